@@ -9,6 +9,9 @@
 
 namespace cadre {
 
+// Tokenizer::decode in terms of piece and first_piece, for implementations to share.
+std::string decode_pieces(const Tokenizer& tokenizer, std::span<const TokenId> ids, bool skip_special_tokens);
+
 class IncrementalDetokenizer {
  public:
   // The tokenizer must outlive the object. skip_special_tokens as in Tokenizer::decode.

@@ -28,11 +28,11 @@ class Tokenizer {
   // token (padding rows of the embedding) decode to nothing; ids outside [0, 2^31) are the caller's bug.
   virtual std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const = 0;
 
-  // The bytes token `id` contributes to a text in which it follows other tokens (not necessarily whole characters).
-  // decode(ids) == replace_invalid(concatenation of the pieces), but for what strips_leading_space() says.
+  // The bytes token `id` contributes to a text in which it follows other bytes (not necessarily whole characters);
+  // empty for ids without a token. decode(ids) == replace_invalid(first_piece of the first, then the pieces).
   virtual std::string_view piece(TokenId id) const = 0;
-  // True when the decoder drops one leading space of a whole text (sentencepiece-style tokenizers).
-  virtual bool strips_leading_space() const { return false; }
+  // The bytes `id` contributes when no token before it contributed any: sentencepiece-style decoders drop a leading space.
+  virtual std::string_view first_piece(TokenId id) const { return piece(id); }
 
   virtual bool is_special(TokenId id) const = 0;
   // One more than the highest id that has a token (the model's vocabulary may be larger: padding rows).
