@@ -1,0 +1,60 @@
+// One rank: admits requests, schedules steps, runs the model, samples, detokenises, delivers. Single-threaded: its owner
+// calls step() in a loop (dp/controller). No clock and no threads of its own.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/clock.h"
+#include "engine/request.h"
+#include "models/model.h"
+#include "tokenizer/tokenizer.h"
+
+namespace cadre {
+
+struct EngineOptions {
+  int64_t max_num_seqs = 256;              // sequences running at once
+  int64_t max_num_batched_tokens = 2048;   // rows of one step: decode rows first, the rest for prefill chunks
+  int64_t num_kv_blocks = 0;               // blocks of 16 tokens in the pool
+  int64_t max_model_len = 0;               // 0: the model's context length; else a smaller limit
+  std::vector<int32_t> eos_ids;            // any of them ends a sequence unless ignore_eos
+};
+
+// Counters since the start and gauges of now.
+struct EngineStats {
+  int64_t num_waiting = 0, num_running = 0;
+  int64_t num_waiting_tokens = 0;
+  int64_t num_free_blocks = 0, num_blocks = 0;
+  uint64_t num_steps = 0, num_prompt_tokens = 0, num_generated_tokens = 0, num_preemptions = 0;
+  uint64_t num_finished_stop = 0, num_finished_length = 0, num_cancelled = 0, num_failed = 0;
+  // cancellations by the state the sequence was in
+  uint64_t num_cancelled_waiting = 0, num_cancelled_prefill = 0, num_cancelled_decode = 0;
+};
+
+class Engine {
+ public:
+  // model, tokenizer and clock are shared with nobody else's thread, except the tokenizer and clock, which are immutable/safe.
+  Engine(std::unique_ptr<Model> model, std::shared_ptr<const Tokenizer> tokenizer, EngineOptions options, const Clock& clock);
+  ~Engine();
+
+  // Throws Error when this engine can never serve the request; otherwise queues it. Thread-safe: reads only constants.
+  void validate(const GenerationRequest& request) const;
+  void add(uint64_t handle, GenerationRequest request, DeltaSink sink);  // validated before
+  void cancel(uint64_t handle);
+
+  bool has_work() const;
+  // One step: schedule, forward, sample, deliver. Returns the number of rows run (0 when there was nothing to do).
+  int64_t step();
+  EngineStats stats() const;
+  const EngineOptions& options() const;
+  int64_t max_model_len() const;
+  const Tokenizer& tokenizer() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace cadre
