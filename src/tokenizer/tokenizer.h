@@ -47,8 +47,13 @@ class Tokenizer {
   virtual const std::string& chat_template() const = 0;
 };
 
-// Reads tokenizer.json, tokenizer_config.json and chat_template.jinja (the last two optional) from a model folder.
-// Throws Error for kinds that are not served (Unigram, WordPiece), naming what was found.
+// Reads tokenizer.json, tokenizer_config.json and chat_template.jinja or chat_template.json (all but the first optional)
+// from a model folder. Throws Error for kinds that are not served (Unigram, WordPiece), naming what was found.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_dir);
+
+// The same from the files' text. config_json: tokenizer_config.json, empty for none. chat_template: a template that takes
+// the place of the config's, when not empty.
+std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view tokenizer_json, std::string_view config_json = {},
+                                               std::string chat_template = {});
 
 }  // namespace cadre
