@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Everything `./run test` does after installing packages: build, run, count.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+counts=build/test_counts.json
+mkdir -p build
+rm -f "$counts"
+for preset in release asan tsan; do
+  cmake --preset $preset >/dev/null
+done
+cmake --build build/release
+python3 tools/run_tests.py --carry "$counts" build/release
+cmake --build build/asan
+python3 tools/run_tests.py --carry "$counts" build/asan
+# Only where threads meet.
+threaded=base,kernels,dp
+for name in ${threaded//,/ }; do
+  if cmake --build build/tsan --target help | grep -q "^${name}_test:"; then cmake --build build/tsan --target "${name}_test"; fi
+done
+python3 tools/run_tests.py --carry "$counts" --only "$threaded" build/tsan
+python3 tools/lint.py
+exec python3 tools/run_tests.py --total "$counts"
