@@ -59,7 +59,8 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 void MappedFile::release(size_t offset, size_t size) const {
   const size_t page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   const size_t begin = (offset + page - 1) / page * page;
-  const size_t end = (offset + size) / page * page;
+  // The page that holds the end of the file has nothing after it.
+  const size_t end = offset + size >= size_ ? (size_ + page - 1) / page * page : (offset + size) / page * page;
   if (data_ && end > begin) ::madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_DONTNEED);
 }
 

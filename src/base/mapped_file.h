@@ -21,7 +21,7 @@ class MappedFile {
   const std::filesystem::path& path() const { return path_; }
 
   // Tells the kernel that the pages wholly inside [offset, offset + size) will not be needed soon: they leave resident
-  // memory and come back from the file when touched again.
+  // memory and come back from the file when touched again. The last page belongs to a range that reaches the end.
   void release(size_t offset, size_t size) const;
 
  private:

@@ -37,9 +37,13 @@ class Buffer {
   const std::byte* data() const { return data_; }
   size_t size() const { return bytes_; }
   template <typename T>
-  std::span<T> as() { return {reinterpret_cast<T*>(data_), bytes_ / sizeof(T)}; }
+  std::span<T> as() {
+    return {reinterpret_cast<T*>(data_), bytes_ / sizeof(T)};
+  }
   template <typename T>
-  std::span<const T> as() const { return {reinterpret_cast<const T*>(data_), bytes_ / sizeof(T)}; }
+  std::span<const T> as() const {
+    return {reinterpret_cast<const T*>(data_), bytes_ / sizeof(T)};
+  }
 
  private:
   void free();
