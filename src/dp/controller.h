@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "engine/engine.h"
 #include "engine/request.h"
 
@@ -15,12 +16,17 @@ namespace cadre {
 using RequestHandle = uint64_t;
 
 struct ControllerOptions {
-  int64_t max_queued_requests = 1024;      // waiting, not yet running; past it submit throws kOverloaded
-  int64_t max_queued_tokens = 4'000'000;   // prompt tokens of waiting requests
+  // Choices waiting, not yet running, on all ranks together, and their prompt tokens; past either, submit throws
+  // kOverloaded. Into an empty queue everything goes that is valid.
+  int64_t max_queued_requests = 1024;
+  int64_t max_queued_tokens = 4'000'000;
+  int64_t step_timeout_us = 60'000'000;    // a rank whose step takes longer is not healthy
+  const Clock* clock = nullptr;            // of the health check; must outlive the controller. nullptr: the steady clock
 };
 
 class Controller {
  public:
+  // At least one engine.
   Controller(std::vector<std::unique_ptr<Engine>> engines, ControllerOptions options);
   ~Controller();  // cancels what is left and joins the threads
 
@@ -29,15 +35,17 @@ class Controller {
   // The sink gets every delta of every choice; the last one of each choice has `finish`.
   RequestHandle submit(GenerationRequest request, DeltaSink sink);
 
-  // Ends a request in whatever state it is; its choices finish with kCancelled. Unknown or finished handles are ignored.
+  // Ends a request in whatever state it is, before the next step of its rank; its choices finish with kCancelled. Does
+  // not wait for that. Unknown or finished handles are ignored.
   void cancel(RequestHandle handle);
 
   // No new requests from now on; running and queued ones go on. Returns true once idle, false at the deadline.
   void begin_drain();
   bool wait_until_idle(int64_t timeout_ms);
 
-  EngineStats stats(int rank) const;  // snapshot
+  EngineStats stats(int rank) const;  // snapshot, never waits for a step; requests on their way in count as waiting
   int num_ranks() const;
+  const Engine& engine(int rank) const;  // for its constants: validate, options, max_model_len, vocab_size, tokenizer
   // True when every rank made a step lately or has nothing to do (health is progress).
   bool is_healthy() const;
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
@@ -20,9 +21,11 @@ struct EngineOptions {
   int64_t num_kv_blocks = 0;               // blocks of 16 tokens in the pool
   int64_t max_model_len = 0;               // 0: the model's context length; else a smaller limit
   std::vector<int32_t> eos_ids;            // any of them ends a sequence unless ignore_eos
+  std::optional<uint64_t> seed;            // of the seeds drawn for requests without one; absent: drawn at the start
 };
 
-// Counters since the start and gauges of now.
+// Counters since the start and gauges of now. Sequences are choices: a request with n choices counts n times, but its
+// prompt once.
 struct EngineStats {
   int64_t num_waiting = 0, num_running = 0;
   int64_t num_waiting_tokens = 0;
@@ -42,14 +45,21 @@ class Engine {
   // Throws Error when this engine can never serve the request; otherwise queues it. Thread-safe: reads only constants.
   void validate(const GenerationRequest& request) const;
   void add(uint64_t handle, GenerationRequest request, DeltaSink sink);  // validated before
+  // Ends a request's open choices with kCancelled before the next step; an unknown handle is ignored.
   void cancel(uint64_t handle);
+  void cancel_all();
+  // Ends every request with kError and this sentence.
+  void fail_all(const std::string& message);
 
   bool has_work() const;
   // One step: schedule, forward, sample, deliver. Returns the number of rows run (0 when there was nothing to do).
+  // What the model throws ends the step's sequences with kError; the engine goes on.
   int64_t step();
   EngineStats stats() const;
+  // The options in force: limits lowered to what the model was built for.
   const EngineOptions& options() const;
   int64_t max_model_len() const;
+  int64_t vocab_size() const;
   const Tokenizer& tokenizer() const;
 
  private:

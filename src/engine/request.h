@@ -50,6 +50,10 @@ struct OutputToken {
   int32_t token = 0;
   float logprob = 0;                   // when logprobs were asked for
   std::vector<TokenLogprob> top;       // best first, as many as asked
+  // Some of its bytes are in the delivered text. False for the ending id, for tokens inside the stop text that is not
+  // delivered, and for tokens without text (special tokens that are skipped). The pieces of the others, joined, are the
+  // text, but for characters that never completed and for a last piece that the stop text cut.
+  bool in_text = true;
 };
 
 // One piece of one choice. Concatenating text (and tokens) over the deltas of a choice gives the whole answer: a
@@ -59,7 +63,9 @@ struct Delta {
   int32_t choice_idx = 0;
   std::string text;
   std::vector<OutputToken> tokens;
-  std::vector<OutputToken> prompt_tokens;      // first delta of choice 0, when prompt logprobs were asked for
+  // In the first delta of choice 0, when prompt logprobs were asked for: one entry per prompt token. The first entry has
+  // no meaningful logprob (0, nothing in top): no token came before it.
+  std::vector<OutputToken> prompt_tokens;
   std::optional<FinishReason> finish;          // set exactly once per choice, in its last delta
   std::optional<std::string> stop_reason;      // the stop string that matched
   std::optional<int32_t> stop_token;           // the end-of-sequence or stop id that ended it

@@ -21,6 +21,8 @@ class IncrementalDetokenizer {
   void push(TokenId id, std::string* text);
   // End of the stream: appends what is still held back, U+FFFD for a character that never completed.
   void finish(std::string* text);
+  // Bytes of a cut character that are held back.
+  size_t num_held_bytes() const { return held_.size(); }
 
  private:
   const Tokenizer& tokenizer_;

@@ -1,0 +1,163 @@
+#include "sched/scheduler.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "config/bytes.h"
+
+namespace cadre {
+namespace {
+
+int64_t blocks_for(int64_t num_tokens) { return (num_tokens + kKvBlockTokens - 1) / kKvBlockTokens; }
+
+}  // namespace
+
+Scheduler::Scheduler(SchedulerOptions options, BlockPool& pool) : options_(options), pool_(pool) {
+  CADRE_CHECK(options_.max_num_seqs > 0 && options_.max_num_batched_tokens > 0 && options_.max_scored_rows > 0,
+              "{} sequences, {} rows, {} scored rows", options_.max_num_seqs, options_.max_num_batched_tokens,
+              options_.max_scored_rows);
+  options_.max_num_seqs = std::min(options_.max_num_seqs, options_.max_num_batched_tokens);
+  running_.reserve(static_cast<size_t>(options_.max_num_seqs));
+  scheduled_.reserve(static_cast<size_t>(options_.max_num_seqs));
+}
+
+void Scheduler::add(SchedSequence* sequence) {
+  CADRE_CHECK(sequence->state == SchedSequence::State::kIdle && sequence->num_tokens > 0 &&
+                  sequence->num_tokens <= sequence->max_tokens && blocks_for(sequence->max_tokens) <= pool_.num_blocks(),
+              "a sequence of {} tokens growing to {} for {} blocks", sequence->num_tokens, sequence->max_tokens,
+              pool_.num_blocks());
+  sequence->state = SchedSequence::State::kWaiting;
+  sequence->arrival = ++next_arrival_;
+  num_waiting_tokens_ += sequence->num_tokens;
+  waiting_.push_back(sequence);
+}
+
+void Scheduler::remove(SchedSequence* sequence) {
+  switch (sequence->state) {
+    case SchedSequence::State::kIdle: return;
+    case SchedSequence::State::kWaiting:
+      num_waiting_tokens_ -= sequence->num_tokens;
+      waiting_.erase(std::find(waiting_.begin(), waiting_.end(), sequence));
+      break;
+    case SchedSequence::State::kRunning:
+      running_.erase(std::find(running_.begin(), running_.end(), sequence));
+      break;
+  }
+  release_blocks(sequence);
+  sequence->state = SchedSequence::State::kIdle;
+}
+
+std::span<const ScheduledRows> Scheduler::schedule() {
+  scheduled_.clear();
+  rows_left_ = options_.max_num_batched_tokens;
+  scored_rows_left_ = options_.max_scored_rows;
+  // By index: preemption takes sequences off the end of running_.
+  for (size_t i = 0; i < running_.size(); ++i) {
+    SchedSequence* sequence = running_[i];
+    if (sequence->num_uncomputed() != 1 || !make_room_for_next_row(sequence)) continue;
+    schedule_chunk(sequence);
+  }
+  for (SchedSequence* sequence : running_)
+    if (sequence->num_uncomputed() > 1) schedule_chunk(sequence);
+  while (!waiting_.empty() && rows_left_ > 0 && num_running() < options_.max_num_seqs) {
+    SchedSequence* sequence = waiting_.front();
+    if (!admit(sequence)) break;
+    schedule_chunk(sequence);
+  }
+  CADRE_CHECK(!scheduled_.empty() || !has_work(), "{} waiting, {} running, {} blocks free", num_waiting(), num_running(),
+              pool_.num_free());
+  return scheduled_;
+}
+
+// False when the sequence itself had to give way. Later ones have no rows in this step yet.
+bool Scheduler::make_room_for_next_row(SchedSequence* sequence) {
+  const auto needed = static_cast<size_t>(blocks_for(sequence->num_tokens));
+  while (sequence->blocks.size() < needed) {
+    if (pool_.num_free() > 0) {
+      sequence->blocks.push_back(pool_.allocate());
+      continue;
+    }
+    const bool is_self = running_.back() == sequence;
+    preempt_latest();
+    if (is_self) return false;
+  }
+  return true;
+}
+
+void Scheduler::preempt_latest() {
+  SchedSequence* victim = running_.back();
+  running_.pop_back();
+  release_blocks(victim);
+  victim->state = SchedSequence::State::kWaiting;
+  num_waiting_tokens_ += victim->num_tokens;
+  waiting_.push_front(victim);
+  ++num_preemptions_;
+}
+
+void Scheduler::schedule_chunk(SchedSequence* sequence) {
+  int64_t num_rows = std::min(sequence->num_uncomputed(), rows_left_);
+  if (num_rows <= 0) return;
+  const int64_t start = sequence->num_computed;
+  // A row scores the token after it; the prompt's last row has none in the prompt.
+  const int64_t scored_end = sequence->num_prompt - 1;
+  int64_t first_scored = std::max(start, sequence->score_from);
+  int64_t num_scored = 0;
+  if (sequence->score_from >= 0 && first_scored < scored_end) {
+    num_scored = std::max<int64_t>(0, std::min(start + num_rows, scored_end) - first_scored);
+    if (num_scored > scored_rows_left_) {
+      num_rows = first_scored + scored_rows_left_ - start;
+      num_scored = scored_rows_left_;
+    }
+    if (num_rows <= 0) return;
+    scored_rows_left_ -= num_scored;
+  }
+  const bool samples = start + num_rows == sequence->num_tokens;
+  // Logits come for a suffix of the rows: from the first scored one, or for the last alone.
+  const int64_t num_logit_rows = num_scored > 0 ? start + num_rows - first_scored : (samples ? 1 : 0);
+  scheduled_.push_back({sequence, start, num_rows, num_logit_rows, samples});
+  rows_left_ -= num_rows;
+}
+
+bool Scheduler::admit(SchedSequence* sequence) {
+  const SchedSequence* sibling = sibling_of(*sequence);
+  int64_t num_shared = 0;
+  if (sibling) {
+    // A sibling still in its prompt: one step later its blocks can be shared instead of computed twice.
+    if (sibling->num_computed < sibling->num_prompt) return false;
+    // The last known token is always computed here: its logits are needed.
+    num_shared = (std::min(sequence->num_prompt, sequence->num_tokens - 1)) / kKvBlockTokens;
+  }
+  const int64_t needed = blocks_for(sequence->num_tokens) - num_shared;
+  if (pool_.num_free() < needed + num_running()) return false;
+
+  waiting_.pop_front();
+  num_waiting_tokens_ -= sequence->num_tokens;
+  sequence->blocks.reserve(static_cast<size_t>(blocks_for(sequence->max_tokens)));
+  for (int64_t i = 0; i < num_shared; ++i) {
+    const BlockId id = sibling->blocks[static_cast<size_t>(i)];
+    pool_.add_ref(id);
+    sequence->blocks.push_back(id);
+  }
+  for (int64_t i = 0; i < needed; ++i) sequence->blocks.push_back(pool_.allocate());
+  sequence->num_computed = num_shared * kKvBlockTokens;
+  sequence->state = SchedSequence::State::kRunning;
+  sequence->has_started = true;
+  running_.push_back(sequence);
+  return true;
+}
+
+// The running sequence with the same prompt, if any. Prompts that are scored are computed by their owner, in full.
+const SchedSequence* Scheduler::sibling_of(const SchedSequence& sequence) const {
+  if (sequence.group == 0 || sequence.score_from >= 0) return nullptr;
+  for (const SchedSequence* other : running_)
+    if (other->group == sequence.group) return other;
+  return nullptr;
+}
+
+void Scheduler::release_blocks(SchedSequence* sequence) {
+  for (const BlockId id : sequence->blocks) pool_.release(id);
+  sequence->blocks.clear();
+  sequence->num_computed = 0;
+}
+
+}  // namespace cadre
