@@ -1,0 +1,131 @@
+#include "moe/experts.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "kernels/elementwise.h"
+
+namespace cadre {
+namespace {
+
+// Rows of one expert handled by a task at a time: bounds the per-thread scratch.
+constexpr int64_t kRowsAtOnce = 64;
+
+int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+RowsIn rows_from(RowsIn x, int64_t first) {
+  return x.index ? RowsIn{x.base, x.stride, x.index + first} : RowsIn{x.base + first * x.stride, x.stride, nullptr};
+}
+
+// The first half of a gated MLP for one panel of 32 columns: h[:, panel] = act(gate x) * (up x).
+void gated_panel_into(const ExpertView& e, const GatedActivation& activation, int64_t panel, RowsIn x, int64_t num_rows, RowsOut h, float* up_panel) {
+  const int64_t n0 = panel * kPanelColumns, columns = std::min(kPanelColumns, e.gate.n() - n0);
+  for (int64_t first = 0; first < num_rows; first += kRowsAtOnce) {
+    const int64_t rows = std::min(kRowsAtOnce, num_rows - first);
+    const RowsIn part = rows_from(x, first);
+    const RowsOut out{h.base + first * h.stride, h.stride};
+    gemm_panel(e.gate, panel, e.gate_bias, part, rows, out);
+    gemm_panel(e.up, panel, e.up_bias, part, rows, {up_panel - n0, kPanelColumns});
+    for (int64_t r = 0; r < rows; ++r) activation.apply(out.row(r) + n0, up_panel + r * kPanelColumns, columns, out.row(r) + n0);
+  }
+}
+
+}  // namespace
+
+ExpertLayout::ExpertLayout(WeightFormat format, int64_t hidden, int64_t intermediate, bool bias)
+    : gate_up(format, intermediate, hidden), down(format, hidden, intermediate), has_bias(bias) {
+  up_offset = gate_up.total_bytes;
+  down_offset = up_offset + gate_up.total_bytes;
+  gate_bias_offset = down_offset + down.total_bytes;
+  up_bias_offset = gate_bias_offset + (bias ? aligned(intermediate * 4) : 0);
+  down_bias_offset = up_bias_offset + (bias ? aligned(intermediate * 4) : 0);
+  slot_bytes = down_bias_offset + (bias ? aligned(hidden * 4) : 0);
+}
+
+void GatedActivation::apply(const float* gate, const float* up, int64_t n, float* h) const {
+  if (kind == Activation::kSilu) silu_mul(gate, up, n, h);
+  else gpt_oss_swiglu(gate, up, limit, n, h);
+}
+
+ExpertsWorkspace::ExpertsWorkspace(int64_t rows, int64_t top_k, int64_t num_slots, int64_t hidden, int64_t intermediate, int num_threads)
+    : max_rows(rows), first_row(static_cast<size_t>(num_slots + 1)), token_of_row(static_cast<size_t>(rows * top_k)),
+      row_of_pair(token_of_row.size()), h(static_cast<size_t>(rows * top_k * intermediate)), partial(static_cast<size_t>(rows * top_k * hidden)),
+      per_thread(static_cast<size_t>(num_threads * kRowsAtOnce * kPanelColumns)) {
+  active.reserve(static_cast<size_t>(num_slots));
+}
+
+Experts::Experts(const ExpertLayout& layout, int64_t num_slots, GatedActivation activation)
+    : layout_(layout), num_slots_(num_slots), activation_(activation), memory_(static_cast<size_t>(layout.slot_bytes * num_slots)) {}
+
+ExpertView Experts::expert(int64_t s) const {
+  const std::byte* base = memory_.data() + s * layout_.slot_bytes;
+  ExpertView e{{layout_.gate_up, base}, {layout_.gate_up, base + layout_.up_offset}, {layout_.down, base + layout_.down_offset}};
+  if (layout_.has_bias) {
+    e.gate_bias = reinterpret_cast<const float*>(base + layout_.gate_bias_offset);
+    e.up_bias = reinterpret_cast<const float*>(base + layout_.up_bias_offset);
+    e.down_bias = reinterpret_cast<const float*>(base + layout_.down_bias_offset);
+  }
+  return e;
+}
+
+void Experts::group_rows(std::span<const int32_t> slots, int64_t num_tokens, int64_t top_k, ExpertsWorkspace& w) const {
+  std::fill(w.first_row.begin(), w.first_row.end(), 0);
+  const int64_t pairs = num_tokens * top_k;
+  for (int64_t i = 0; i < pairs; ++i) {
+    const int32_t s = slots[static_cast<size_t>(i)];
+    CADRE_CHECK(s >= 0 && s < num_slots_, "slot {} of {}", s, num_slots_);
+    ++w.first_row[static_cast<size_t>(s) + 1];
+  }
+  w.active.clear();
+  for (int64_t s = 0; s < num_slots_; ++s) {
+    if (w.first_row[static_cast<size_t>(s) + 1] > 0) w.active.push_back(static_cast<int32_t>(s));
+    w.first_row[static_cast<size_t>(s) + 1] += w.first_row[static_cast<size_t>(s)];
+  }
+  // first_row[s] serves as the cursor of slot s and ends one slot further; shifting back restores it.
+  for (int64_t i = 0; i < pairs; ++i) {
+    const int32_t row = w.first_row[static_cast<size_t>(slots[static_cast<size_t>(i)])]++;
+    w.row_of_pair[static_cast<size_t>(i)] = row;
+    w.token_of_row[static_cast<size_t>(row)] = static_cast<int32_t>(i / top_k);
+  }
+  for (int64_t s = num_slots_; s > 0; --s) w.first_row[static_cast<size_t>(s)] = w.first_row[static_cast<size_t>(s) - 1];
+  w.first_row[0] = 0;
+}
+
+void Experts::forward(const float* x, int64_t num_tokens, std::span<const int32_t> slots, std::span<const float> weights, int64_t top_k,
+                      float* out, ExpertsWorkspace& w, ThreadPool& pool) const {
+  CADRE_CHECK(num_tokens <= w.max_rows, "{} tokens, room for {}", num_tokens, w.max_rows);
+  const int64_t hidden = layout_.down.n, width = layout_.gate_up.n;
+  group_rows(slots, num_tokens, top_k, w);
+  const int64_t num_active = static_cast<int64_t>(w.active.size());
+  const auto first_row = [&](int64_t s) { return int64_t{w.first_row[static_cast<size_t>(s)]}; };
+
+  const int64_t gate_panels = layout_.gate_up.num_panels();
+  pool.parallel_for(num_active * gate_panels, [&](int64_t task, int thread) {
+    const int64_t s = w.active[static_cast<size_t>(task / gate_panels)], row = first_row(s);
+    gated_panel_into(expert(s), activation_, task % gate_panels, {x, hidden, w.token_of_row.data() + row}, first_row(s + 1) - row,
+                     {w.h.data() + row * width, width}, w.per_thread.data() + thread * kRowsAtOnce * kPanelColumns);
+  });
+  const int64_t down_panels = layout_.down.num_panels();
+  pool.parallel_for(num_active * down_panels, [&](int64_t task, int) {
+    const int64_t s = w.active[static_cast<size_t>(task / down_panels)], row = first_row(s);
+    const ExpertView e = expert(s);
+    gemm_panel(e.down, task % down_panels, e.down_bias, {w.h.data() + row * width, width}, first_row(s + 1) - row, {w.partial.data() + row * hidden, hidden});
+  });
+  pool.parallel_for(num_tokens, [&](int64_t t, int) {
+    for (int64_t j = 0; j < top_k; ++j) {
+      const size_t pair = static_cast<size_t>(t * top_k + j);
+      add_scaled(weights[pair], w.partial.data() + w.row_of_pair[pair] * hidden, hidden, out + t * hidden);
+    }
+  });
+}
+
+void GatedMlp::forward(const float* x, int64_t num_rows, float* out, std::vector<float>& h, std::vector<float>& per_thread, ThreadPool& pool) const {
+  const ExpertView e{gate.weight.view(), up.weight.view(), down.weight.view(), gate.bias_or_null(), up.bias_or_null(), down.bias_or_null()};
+  const int64_t hidden = e.gate.k(), width = e.gate.n();
+  pool.parallel_for(e.gate.layout.num_panels(), [&](int64_t panel, int thread) {
+    gated_panel_into(e, activation, panel, {x, hidden}, num_rows, {h.data(), width}, per_thread.data() + thread * kRowsAtOnce * kPanelColumns);
+  });
+  gemm(e.down, e.down_bias, {h.data(), width}, num_rows, {out, e.down.n()}, pool);
+}
+
+}  // namespace cadre

@@ -1,0 +1,84 @@
+// The routed experts of one layer on this rank: gated MLPs in equal memory slots, and the grouped matrix products over
+// the rows that chose them. A slot holds everything that belongs to an expert, so it can be moved as one piece.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "config/model_config.h"
+#include "kernels/gemm.h"
+#include "kernels/linear.h"
+
+namespace cadre {
+
+// Where the parts of one expert lie in its slot.
+struct ExpertLayout {
+  ExpertLayout() = default;
+  ExpertLayout(WeightFormat format, int64_t hidden, int64_t intermediate, bool has_bias);
+  PackedLayout gate_up;  // of gate and of up: [F, H]
+  PackedLayout down;     // [H, F]
+  bool has_bias = false;
+  int64_t up_offset = 0, down_offset = 0, gate_bias_offset = 0, up_bias_offset = 0, down_bias_offset = 0;
+  int64_t slot_bytes = 0;
+};
+
+// One expert's parts, views into a slot (biases null when there are none).
+struct ExpertView {
+  PackedView gate, up, down;
+  const float* gate_bias = nullptr;
+  const float* up_bias = nullptr;
+  const float* down_bias = nullptr;
+};
+
+struct GatedActivation {
+  Activation kind = Activation::kSilu;
+  float limit = 0;
+  // h = act(gate) * up for n values; h may be gate.
+  void apply(const float* gate, const float* up, int64_t n, float* h) const;
+};
+
+// Scratch for one step, shared by all layers. max_rows: tokens handled at once.
+struct ExpertsWorkspace {
+  ExpertsWorkspace(int64_t max_rows, int64_t top_k, int64_t num_slots, int64_t hidden, int64_t intermediate, int num_threads);
+  int64_t max_rows;
+  std::vector<int32_t> first_row;    // [slots + 1] rows of each slot, in the order of slots
+  std::vector<int32_t> active;       // slots with rows
+  std::vector<int32_t> token_of_row; // [max_rows * top_k]
+  std::vector<int32_t> row_of_pair;  // [max_rows, top_k]: where a (token, choice) went
+  std::vector<float> h;              // [rows, F]
+  std::vector<float> partial;        // [rows, H]
+  std::vector<float> per_thread;     // up projections of one panel
+};
+
+class Experts {
+ public:
+  Experts(const ExpertLayout& layout, int64_t num_slots, GatedActivation activation);
+  const ExpertLayout& layout() const { return layout_; }
+  int64_t num_slots() const { return num_slots_; }
+  std::byte* slot(int64_t s) { return memory_.data() + s * layout_.slot_bytes; }
+  ExpertView expert(int64_t s) const;
+
+  // out[t] += sum over j of weights[t, j] * expert(slots[t, j])(x[t]), added in the order of j in float32.
+  // x, out: [num_tokens, H]; slots, weights: [num_tokens, top_k].
+  void forward(const float* x, int64_t num_tokens, std::span<const int32_t> slots, std::span<const float> weights, int64_t top_k,
+               float* out, ExpertsWorkspace& w, ThreadPool& pool) const;
+
+ private:
+  void group_rows(std::span<const int32_t> slots, int64_t num_tokens, int64_t top_k, ExpertsWorkspace& w) const;
+  ExpertLayout layout_;
+  int64_t num_slots_;
+  GatedActivation activation_;
+  Buffer memory_;
+};
+
+// A dense (or shared-expert) gated MLP: out = down(act(gate x) * up x).
+struct GatedMlp {
+  Linear gate, up, down;
+  GatedActivation activation;
+  // h: scratch [num_rows, F]; per_thread: ExpertsWorkspace::per_thread.
+  void forward(const float* x, int64_t num_rows, float* out, std::vector<float>& h, std::vector<float>& per_thread, ThreadPool& pool) const;
+};
+
+}  // namespace cadre
