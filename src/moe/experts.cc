@@ -11,6 +11,8 @@ namespace {
 // Rows of one expert handled by a task at a time: bounds the per-thread scratch.
 constexpr int64_t kRowsAtOnce = 64;
 
+static_assert(kRowsAtOnce * kPanelColumns == kGatedScratchFloats);
+
 int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 RowsIn rows_from(RowsIn x, int64_t first) {
@@ -50,7 +52,7 @@ void GatedActivation::apply(const float* gate, const float* up, int64_t n, float
 ExpertsWorkspace::ExpertsWorkspace(int64_t rows, int64_t top_k, int64_t num_slots, int64_t hidden, int64_t intermediate, int num_threads)
     : max_rows(rows), first_row(static_cast<size_t>(num_slots + 1)), token_of_row(static_cast<size_t>(rows * top_k)),
       row_of_pair(token_of_row.size()), h(static_cast<size_t>(rows * top_k * intermediate)), partial(static_cast<size_t>(rows * top_k * hidden)),
-      per_thread(static_cast<size_t>(num_threads * kRowsAtOnce * kPanelColumns)) {
+      per_thread(static_cast<size_t>(num_threads) * kGatedScratchFloats) {
   active.reserve(static_cast<size_t>(num_slots));
 }
 
@@ -103,7 +105,7 @@ void Experts::forward(const float* x, int64_t num_tokens, std::span<const int32_
   pool.parallel_for(num_active * gate_panels, [&](int64_t task, int thread) {
     const int64_t s = w.active[static_cast<size_t>(task / gate_panels)], row = first_row(s);
     gated_panel_into(expert(s), activation_, task % gate_panels, {x, hidden, w.token_of_row.data() + row}, first_row(s + 1) - row,
-                     {w.h.data() + row * width, width}, w.per_thread.data() + thread * kRowsAtOnce * kPanelColumns);
+                     {w.h.data() + row * width, width}, w.per_thread.data() + static_cast<size_t>(thread) * kGatedScratchFloats);
   });
   const int64_t down_panels = layout_.down.num_panels();
   pool.parallel_for(num_active * down_panels, [&](int64_t task, int) {
@@ -123,7 +125,7 @@ void GatedMlp::forward(const float* x, int64_t num_rows, float* out, std::vector
   const ExpertView e{gate.weight.view(), up.weight.view(), down.weight.view(), gate.bias_or_null(), up.bias_or_null(), down.bias_or_null()};
   const int64_t hidden = e.gate.k(), width = e.gate.n();
   pool.parallel_for(e.gate.layout.num_panels(), [&](int64_t panel, int thread) {
-    gated_panel_into(e, activation, panel, {x, hidden}, num_rows, {h.data(), width}, per_thread.data() + thread * kRowsAtOnce * kPanelColumns);
+    gated_panel_into(e, activation, panel, {x, hidden}, num_rows, {h.data(), width}, per_thread.data() + static_cast<size_t>(thread) * kGatedScratchFloats);
   });
   gemm(e.down, e.down_bias, {h.data(), width}, num_rows, {out, e.down.n()}, pool);
 }

@@ -39,6 +39,9 @@ struct GatedActivation {
   void apply(const float* gate, const float* up, int64_t n, float* h) const;
 };
 
+// Floats of scratch per thread that a gated MLP needs: the up projections of a few rows and one panel.
+inline constexpr size_t kGatedScratchFloats = 64 * 32;
+
 // Scratch for one step, shared by all layers. max_rows: tokens handled at once.
 struct ExpertsWorkspace {
   ExpertsWorkspace(int64_t max_rows, int64_t top_k, int64_t num_slots, int64_t hidden, int64_t intermediate, int num_threads);

@@ -1,0 +1,69 @@
+// The pre-norm decoder that all served families share: x += attention(norm(x)); x += feed_forward(norm(x)); then a final
+// norm and the head. What differs between families is data: which attention, which feed-forward, which tensors. The
+// family files (deepseek.cc, qwen_moe.cc, ...) say that.
+#pragma once
+
+#include <memory>
+#include <variant>
+#include <vector>
+
+#include "attention/gqa.h"
+#include "attention/mla.h"
+#include "models/model.h"
+#include "models/weight_loader.h"
+#include "moe/moe_layer.h"
+
+namespace cadre {
+
+struct LayerWeights {
+  std::vector<float> attention_norm, feed_forward_norm;  // [H]
+  std::variant<GqaWeights, MlaWeights> attention;
+  std::variant<GatedMlp, MoeWeights> feed_forward;
+};
+
+// Loads layer `layer` of the configuration's family.
+LayerWeights load_layer(WeightLoader& loader, int64_t layer);
+
+struct DecoderOptions {
+  int64_t max_batched_tokens = 2048;
+  int64_t max_logit_rows = 0;  // 0: max_batched_tokens
+  DType kv_dtype = DType::kF32;
+  int num_threads = 1;
+};
+
+class Decoder final : public Model {
+ public:
+  // Reads every weight; progress(done, total layers) is called after each layer when given.
+  Decoder(ModelConfig config, WeightSource& source, const DecoderOptions& options, const std::function<void(int64_t, int64_t)>& progress = {});
+  ~Decoder() override;
+
+  int64_t vocab_size() const override { return config_.vocab_size; }
+  int64_t max_position() const override { return config_.max_position; }
+  int64_t max_batched_tokens() const override { return options_.max_batched_tokens; }
+  KvLayout kv_layout() const override;
+  void forward(const StepInput& input, KvStore& kv, const StepOutput& output) override;
+
+  const ModelConfig& config() const { return config_; }
+  void set_route_observer(RouteObserver observer) { observer_ = std::move(observer); }
+
+ private:
+  struct Layer;
+  struct Workspace;
+  int64_t lay_out_rows(const StepInput& input);
+  void embed(const StepInput& input, int64_t rows);
+  void run_layer(int64_t layer, AttentionStep& step);
+  void write_logits(const StepInput& input, const StepOutput& output);
+
+  ModelConfig config_;
+  DecoderOptions options_;
+  ThreadPool pool_;
+  Rope rope_;
+  PackedMatrix embedding_;
+  PackedMatrix head_;  // empty when tied to the embedding
+  std::vector<float> final_norm_;
+  std::vector<std::unique_ptr<Layer>> layers_;
+  std::unique_ptr<Workspace> w_;
+  RouteObserver observer_;
+};
+
+}  // namespace cadre

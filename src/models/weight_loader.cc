@@ -1,0 +1,191 @@
+#include "models/weight_loader.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/error.h"
+
+namespace cadre {
+namespace {
+
+std::vector<float> to_floats(const StoredTensor& t) {
+  const size_t n = t.bytes.size() / dtype_bytes(t.dtype);
+  std::vector<float> out(n);
+  const std::byte* p = t.bytes.data();
+  for (size_t i = 0; i < n; ++i) {
+    uint16_t half;
+    switch (t.dtype) {
+      case DType::kF32: std::memcpy(&out[i], p + i * 4, 4); break;
+      case DType::kBF16: std::memcpy(&half, p + i * 2, 2); out[i] = bf16_to_float(half); break;
+      case DType::kF16: std::memcpy(&half, p + i * 2, 2); out[i] = f16_to_float(half); break;
+      case DType::kF8E4M3: out[i] = f8e4m3_to_float(static_cast<uint8_t>(p[i])); break;
+      default: throw unsupported("expected a float tensor, found {}; convert the checkpoint", dtype_name(t.dtype));
+    }
+  }
+  return out;
+}
+
+WeightFormat format_of_dtype(DType t, const std::string& name) {
+  switch (t) {
+    case DType::kF32: return WeightFormat::kF32;
+    case DType::kF16: return WeightFormat::kF16;
+    case DType::kBF16: return WeightFormat::kBF16;
+    case DType::kF8E4M3: return WeightFormat::kFp8Block;
+    default: throw unsupported("{}: expected F32, F16, BF16 or F8_E4M3, found {}; convert the checkpoint", name, dtype_name(t));
+  }
+}
+
+}  // namespace
+
+struct WeightLoader::Source {
+  std::string name, scale_name;
+  StoredTensor tensor;
+  std::vector<float> scales;
+  PackSource pack;
+};
+
+WeightLoader::Source WeightLoader::open(const std::string& prefix, int64_t n, int64_t k) {
+  Source s;
+  s.name = prefix + ".weight";
+  s.tensor = source_.tensor(s.name);
+  if (s.tensor.shape != Shape{n, k})
+    throw invalid_input("{}: expected shape [{}, {}], found {}; the checkpoint does not fit its config.json", s.name, n, k, shape_text(s.tensor.shape));
+  s.pack = {.format = format_of_dtype(s.tensor.dtype, s.name), .data = s.tensor.bytes.data(), .n = n, .k = k, .stride_n = k, .stride_k = 1};
+  if (s.pack.format == WeightFormat::kFp8Block) {
+    s.scale_name = prefix + ".weight_scale_inv";
+    const StoredTensor scale = source_.tensor(s.scale_name);
+    const Shape expected{(n + 127) / 128, (k + 127) / 128};
+    if (scale.shape != expected)
+      throw invalid_input("{}: expected shape {}, found {}; the checkpoint does not fit its config.json", s.scale_name, shape_text(expected), shape_text(scale.shape));
+    s.scales = to_floats(scale);
+    s.pack.fp8_scales = s.scales.data();
+    s.pack.scale_columns = expected[1];
+  }
+  return s;
+}
+
+void WeightLoader::release(const Source& s) {
+  source_.release(s.name);
+  if (!s.scale_name.empty()) source_.release(s.scale_name);
+}
+
+std::vector<float> WeightLoader::vector(const std::string& name, int64_t count) {
+  auto values = to_floats(source_.tensor(name));
+  if (static_cast<int64_t>(values.size()) != count)
+    throw invalid_input("{}: expected {} values, found {}; the checkpoint does not fit its config.json", name, count, values.size());
+  source_.release(name);
+  return values;
+}
+
+Linear WeightLoader::linear(const std::string& prefix, int64_t n, int64_t k, bool with_bias) {
+  const Source s = open(prefix, n, k);
+  Linear out{PackedMatrix(s.pack), {}};
+  release(s);
+  if (with_bias) out.bias = vector(prefix + ".bias", n);
+  return out;
+}
+
+std::vector<float> WeightLoader::dequantized(const std::string& prefix, int64_t n, int64_t k) {
+  const Source s = open(prefix, n, k);
+  auto values = to_floats(s.tensor);
+  if (!s.scales.empty())
+    for (int64_t r = 0; r < n; ++r)
+      for (int64_t c = 0; c < k; ++c) values[static_cast<size_t>(r * k + c)] *= s.scales[static_cast<size_t>(r / 128 * s.pack.scale_columns + c / 128)];
+  release(s);
+  return values;
+}
+
+void WeightLoader::latent_projections(const std::string& prefix, std::vector<PackedMatrix>& w_uk_t, std::vector<PackedMatrix>& w_uv) {
+  const AttentionConfig& a = config_.attention;
+  const int64_t nope = a.qk_nope_head_dim, v = a.v_head_dim, rank = a.kv_lora_rank, n = a.num_heads * (nope + v);
+  Source s = open(prefix, n, rank);
+  // A head's rows need not line up with the 128-row scale blocks, nor do its transposed columns: FP8 becomes float32
+  // here (a fortieth of DeepSeek-V3's weights). Float formats keep their type.
+  std::vector<float> values;
+  if (s.pack.format == WeightFormat::kFp8Block) {
+    values = dequantized(prefix, n, rank);
+    s.pack = {.format = WeightFormat::kF32, .data = reinterpret_cast<const std::byte*>(values.data())};
+  }
+  const int64_t element = s.pack.format == WeightFormat::kF32 ? 4 : 2;
+  for (int64_t h = 0; h < a.num_heads; ++h) {
+    PackSource part = s.pack;
+    part.data = s.pack.data + h * (nope + v) * rank * element;
+    part.n = rank, part.k = nope, part.stride_n = 1, part.stride_k = rank;
+    w_uk_t.emplace_back(part);
+    part.data += nope * rank * element;
+    part.n = v, part.k = rank, part.stride_n = rank, part.stride_k = 1;
+    w_uv.emplace_back(part);
+  }
+  release(s);
+}
+
+GatedMlp WeightLoader::gated_mlp(const std::string& gate, const std::string& up, const std::string& down, int64_t intermediate) {
+  const int64_t hidden = config_.hidden_size;
+  return {linear(gate, intermediate, hidden), linear(up, intermediate, hidden), linear(down, hidden, intermediate), activation()};
+}
+
+WeightFormat WeightLoader::format_of(const std::string& prefix) { return format_of_dtype(source_.info(prefix + ".weight").dtype, prefix); }
+
+void WeightLoader::pack_into(const std::string& prefix, const PackedLayout& layout, std::byte* dst) {
+  const Source s = open(prefix, layout.n, layout.k);
+  if (s.pack.format != layout.format)
+    throw unsupported("{}: expected every routed expert of a layer in one type, found two; convert the checkpoint", s.name);
+  pack(s.pack, dst);
+  release(s);
+}
+
+Experts WeightLoader::gpt_oss_experts(const std::string& prefix) {
+  const int64_t hidden = config_.hidden_size, width = config_.moe.expert_intermediate, num = config_.moe.router.num_experts;
+  const bool is_mx = config_.quant == WeightQuant::kMxfp4;
+  const std::string up_name = prefix + ".gate_up_proj", down_name = prefix + ".down_proj";
+  const StoredTensor up = source_.tensor(is_mx ? up_name + "_blocks" : up_name), down = source_.tensor(is_mx ? down_name + "_blocks" : down_name);
+  const uint8_t *up_scales = nullptr, *down_scales = nullptr;
+  if (is_mx) {
+    up_scales = reinterpret_cast<const uint8_t*>(source_.tensor(up_name + "_scales").bytes.data());
+    down_scales = reinterpret_cast<const uint8_t*>(source_.tensor(down_name + "_scales").bytes.data());
+  }
+  const WeightFormat format = is_mx ? WeightFormat::kMxfp4 : format_of_dtype(up.dtype, up_name);
+  Experts experts(ExpertLayout(format, hidden, width, true), num, activation());
+  const ExpertLayout& layout = experts.layout();
+  const auto up_bias = vector(prefix + ".gate_up_proj_bias", num * 2 * width), down_bias = vector(prefix + ".down_proj_bias", num * hidden);
+  const int64_t element = is_mx ? 1 : static_cast<int64_t>(dtype_bytes(up.dtype));
+  for (int64_t e = 0; e < num; ++e) {
+    std::byte* slot = experts.slot(e);
+    // Gate rows are the even rows of the fused matrix, up rows the odd ones. MXFP4 stores [E, 2F, H / 32] blocks, the
+    // float form its transpose [E, H, 2F].
+    PackSource s{.format = format, .n = width, .k = hidden};
+    for (int64_t odd = 0; odd < 2; ++odd) {
+      if (is_mx) {
+        s.data = up.bytes.data() + (e * 2 * width + odd) * hidden / 2;
+        s.stride_n = hidden;  // two rows of hidden / 2 bytes
+        s.mx_scales = up_scales + (e * 2 * width + odd) * hidden / 32;
+        s.mx_scale_stride = 2 * hidden / 32;
+      } else {
+        s.data = up.bytes.data() + (e * hidden * 2 * width + odd) * element;
+        s.stride_n = 2, s.stride_k = 2 * width;
+      }
+      pack(s, slot + (odd ? layout.up_offset : 0));
+      float* bias = reinterpret_cast<float*>(slot + (odd ? layout.up_bias_offset : layout.gate_bias_offset));
+      for (int64_t i = 0; i < width; ++i) bias[i] = up_bias[static_cast<size_t>(e * 2 * width + 2 * i + odd)];
+    }
+    PackSource d{.format = format, .n = hidden, .k = width};
+    if (is_mx) {
+      d.data = down.bytes.data() + e * hidden * width / 2;
+      d.stride_n = width / 2;
+      d.mx_scales = down_scales + e * hidden * width / 32;
+      d.mx_scale_stride = width / 32;
+    } else {
+      d.data = down.bytes.data() + e * width * hidden * element;
+      d.stride_n = 1, d.stride_k = hidden;
+    }
+    pack(d, slot + layout.down_offset);
+    std::memcpy(slot + layout.down_bias_offset, down_bias.data() + e * hidden, static_cast<size_t>(hidden) * 4);
+  }
+  for (const std::string& name : {up_name, down_name})
+    for (const char* suffix : {"", "_blocks", "_scales"})
+      if (source_.has(name + suffix)) source_.release(name + suffix);
+  return experts;
+}
+
+}  // namespace cadre
