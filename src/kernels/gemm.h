@@ -22,10 +22,11 @@ struct RowsIn {
   const float* row(int64_t m) const { return base + (index ? index[m] : m) * stride; }
 };
 
-// M rows of N float32 each, row m at base + m * stride.
+// M rows of float32, row m at base + m * stride; base stands for output column first_column.
 struct RowsOut {
   float* base = nullptr;
   int64_t stride = 0;
+  int64_t first_column = 0;
   float* row(int64_t m) const { return base + m * stride; }
 };
 

@@ -27,7 +27,7 @@ void gated_panel_into(const ExpertView& e, const GatedActivation& activation, in
     const RowsIn part = rows_from(x, first);
     const RowsOut out{h.base + first * h.stride, h.stride};
     gemm_panel(e.gate, panel, e.gate_bias, part, rows, out);
-    gemm_panel(e.up, panel, e.up_bias, part, rows, {up_panel - n0, kPanelColumns});
+    gemm_panel(e.up, panel, e.up_bias, part, rows, {up_panel, kPanelColumns, n0});
     for (int64_t r = 0; r < rows; ++r) activation.apply(out.row(r) + n0, up_panel + r * kPanelColumns, columns, out.row(r) + n0);
   }
 }

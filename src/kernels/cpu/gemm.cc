@@ -198,15 +198,15 @@ HWY_EXPORT(gemm_panel_impl);
 
 void gemm_panel(const PackedView& w, int64_t panel, const float* bias, RowsIn x, int64_t num_rows, RowsOut y) {
   CADRE_CHECK(panel >= 0 && panel < w.layout.num_panels(), "panel {} of {}", panel, w.layout.num_panels());
-  const int64_t n0 = panel * kPanelColumns, columns = std::min(kPanelColumns, w.n() - n0);
+  const int64_t n0 = panel * kPanelColumns, columns = std::min(kPanelColumns, w.n() - n0), at = n0 - y.first_column;
   HWY_ALIGN float initial[kPanelColumns] = {};
   if (bias) std::copy(bias + n0, bias + n0 + columns, initial);
   if (w.k() == 0) {
-    for (int64_t m = 0; m < num_rows; ++m) std::copy(initial, initial + columns, y.row(m) + n0);
+    for (int64_t m = 0; m < num_rows; ++m) std::copy(initial, initial + columns, y.row(m) + at);
     return;
   }
   if (columns == kPanelColumns) {
-    HWY_DYNAMIC_DISPATCH(gemm_panel_impl)(w, panel, initial, x, num_rows, y.base + n0, y.stride);
+    HWY_DYNAMIC_DISPATCH(gemm_panel_impl)(w, panel, initial, x, num_rows, y.base + at, y.stride);
     return;
   }
   // The last panel of an N that is not a multiple of 32: through a buffer, a few rows at a time.
@@ -216,7 +216,7 @@ void gemm_panel(const PackedView& w, int64_t panel, const float* bias, RowsIn x,
     const int64_t rows = std::min(kRows, num_rows - m0);
     const RowsIn part = x.index ? RowsIn{x.base, x.stride, x.index + m0} : RowsIn{x.base + m0 * x.stride, x.stride, nullptr};
     HWY_DYNAMIC_DISPATCH(gemm_panel_impl)(w, panel, initial, part, rows, narrow, kPanelColumns);
-    for (int64_t m = 0; m < rows; ++m) std::copy(narrow + m * kPanelColumns, narrow + m * kPanelColumns + columns, y.row(m0 + m) + n0);
+    for (int64_t m = 0; m < rows; ++m) std::copy(narrow + m * kPanelColumns, narrow + m * kPanelColumns + columns, y.row(m0 + m) + at);
   }
 }
 
