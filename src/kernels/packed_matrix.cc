@@ -78,7 +78,7 @@ void pack(const PackSource& s, std::byte* dst) {
       float* scales = reinterpret_cast<float*>(dst + layout.scales_offset);
       const int64_t columns = layout.num_blocks_k();
       for (int64_t r = 0; r < (s.n + kFp8BlockN - 1) / kFp8BlockN; ++r)
-        std::memcpy(scales + r * columns, s.fp8_scales + r * s.scale_columns, static_cast<size_t>(columns) * 4);
+        std::copy_n(s.fp8_scales + r * s.scale_columns, columns, scales + r * columns);
       break;
     }
     case WeightFormat::kMxfp4:
