@@ -52,8 +52,7 @@ constexpr std::string_view kArithmeticWords =
     "theta tie tied topk value vision visual audio width window yarn";
 
 // Switches whose published value is on in every served family, so that off is the value that changes the result.
-constexpr std::string_view kSwitchesThatAreOn =
-    "is_causal use_causal_mask use_rope rope_interleave rope_interleaved use_rms_norm";
+constexpr std::string_view kSwitchesThatAreOn = "is_causal use_causal_mask use_rope use_rms_norm";
 
 bool is_off(const json::value& value) {
   switch (value.kind()) {
@@ -91,6 +90,7 @@ void refuse_unserved_keys(const JsonObject& config, const FamilyTraits& traits) 
   add_words(served, kCommonKeys);
   add_words(served, kHarmlessKeys);
   add_words(served, traits.keys);
+  if (traits.family == Family::kDeepseekV2) add_words(on, "rope_interleave rope_interleaved");
   add_words(training, kTrainingWords);
   add_words(arithmetic, kArithmeticWords);
   for (const auto& [raw_key, value] : config.raw()) {

@@ -178,6 +178,10 @@ TEST(ModelConfig, YarnOfOtherFamilies) {
       "original_max_position_embeddings": 512, "attention_factor": 0.8}})");
   EXPECT_EQ(qwen.attention.rope.cos_sin_scale, 0.8);
   EXPECT_TRUE(qwen.attention.rope.yarn_truncate);
+  EXPECT_NEAR(parse_with("qwen3",
+                         R"({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "attn_factor": 0.8782488562869419}})")
+                  .attention.rope.cos_sin_scale,
+              1.0, 1e-9);
   const ModelConfig both = parse_with(
       "qwen3", R"({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "mscale": 2.0, "mscale_all_dim": 1.0}})");
   EXPECT_DOUBLE_EQ(both.attention.rope.cos_sin_scale, (0.2 * std::log(4.0) + 1) / (0.1 * std::log(4.0) + 1));
@@ -316,6 +320,7 @@ TEST(ModelConfig, ImpossibleValuesAreRefused) {
       expect_refused("llama", fmt::format(R"({{"{}": {}}})", key, value), key);
   for (const char* value : {"0", "-1e-6", "1", "\"x\""})
     expect_refused("llama", fmt::format(R"({{"rms_norm_eps": {}}})", value), "rms_norm_eps");
+  expect_refused("olmoe", R"({"head_dim": 32})", "head_dim");
   expect_refused("olmoe", R"({"clip_qkv": 0})", "clip_qkv");
   expect_refused("olmoe", R"({"clip_qkv": -1.0})", "clip_qkv");
   expect_refused("gpt_oss", R"({"swiglu_limit": -7})", "swiglu_limit");
@@ -358,7 +363,7 @@ TEST(ModelConfig, KeysThatChangeTheResultAreNeverIgnored) {
               R"({"transformers_version": "4.51.0", "use_cache": true, "_name_or_path": "x", "initializer_range": 0.02,
       "attention_dropout": 0.1, "router_aux_loss_coef": 0.001, "output_router_logits": true, "unsloth_fixed": true, "pretraining_tp": 8,
       "attn_logit_softcapping": null, "use_parallel_residual": false, "temperature": 0.6, "task_specific_params": {"a": 1},
-      "license": "MIT", "pad_token_id": -1})"),
+      "license": "MIT", "rope_interleaved": false, "is_llama_config": true, "transformers.js_config": {"dtype": "q4"}, "pad_token_id": -1})"),
       "");
 }
 

@@ -112,6 +112,10 @@ void read_attention(const JsonObject& config, const FamilyTraits& traits, ModelC
         "config.json: expected at most {} values in all heads together, found {} heads of {}; correct "
         "'num_attention_heads' or the head size",
         int64_t{1} << 24, attention.num_heads, attention.head_dim);
+  if (attention.qk_norm == QkNorm::kAllHeads && attention.num_heads * attention.head_dim != model.hidden_size)
+    throw invalid_input(
+        "config.json: expected the heads of {} to make up 'hidden_size' {}, found {} heads of {}; correct 'head_dim'",
+        traits.architecture, model.hidden_size, attention.num_heads, attention.head_dim);
   attention.softmax_scale = 1.0 / std::sqrt(static_cast<double>(attention.head_dim));
 }
 

@@ -8,13 +8,21 @@ namespace cadre {
 namespace {
 
 // The keys of rope_scaling and rope_parameters that some served scaling reads ("finetuned" is a remark).
-constexpr std::string_view kRopeKeys[] = {"rope_type",        "type",
-                                          "factor",           "original_max_position_embeddings",
-                                          "beta_fast",        "beta_slow",
-                                          "mscale",           "mscale_all_dim",
-                                          "attention_factor", "truncate",
-                                          "low_freq_factor",  "high_freq_factor",
-                                          "rope_theta",       "partial_rotary_factor",
+constexpr std::string_view kRopeKeys[] = {"rope_type",
+                                          "type",
+                                          "factor",
+                                          "original_max_position_embeddings",
+                                          "beta_fast",
+                                          "beta_slow",
+                                          "mscale",
+                                          "mscale_all_dim",
+                                          "attention_factor",
+                                          "attn_factor",
+                                          "truncate",
+                                          "low_freq_factor",
+                                          "high_freq_factor",
+                                          "rope_theta",
+                                          "partial_rotary_factor",
                                           "finetuned"};
 
 bool is_mla(Family family) { return family == Family::kDeepseekV2 || family == Family::kDeepseekV3; }
@@ -86,6 +94,8 @@ void read_yarn(const JsonObject& object, const FamilyTraits& traits, RopeConfig&
   } else {
     rope.cos_sin_scale = yarn_mscale(rope.factor, 1.0);
   }
+  // Of DeepSeek-R1-0528-Qwen3-8B: multiplies what the factor makes, there to undo it.
+  rope.cos_sin_scale *= positive_number(object, "attn_factor", 1.0, 1e3);
 }
 
 void read_llama3(const JsonObject& object, RopeConfig& rope) {
