@@ -18,8 +18,11 @@ import tempfile
 def run_program(path):
     """Counts of one GoogleTest program: (passed, failed, skipped, text to show)."""
     with tempfile.NamedTemporaryFile(suffix=".json") as report:
-        done = subprocess.run([path, f"--gtest_output=json:{report.name}", "--gtest_brief=1"],
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, timeout=1800)
+        try:
+            done = subprocess.run([path, f"--gtest_output=json:{report.name}", "--gtest_brief=1"], timeout=1200,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        except subprocess.TimeoutExpired as late:
+            return 0, 1, 0, f"{path}: not done after {late.timeout} s\n{(late.stdout or b'').decode(errors='replace')[-20000:]}"
         text = done.stdout.decode(errors="replace")
         try:
             with open(report.name) as file:
