@@ -1,5 +1,7 @@
 #include "tokenizer/added_tokens.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "base/utf8.h"
 #include "tokenizer/unicode.h"
@@ -68,7 +70,7 @@ std::optional<AddedTokenFinder::Match> AddedTokenFinder::next(std::string_view t
 
 bool AddedTokenFinder::extend(std::string_view text, const Flags& token, size_t done, size_t* begin, size_t* end) {
   if (token.single_word && (ends_with_word(text.substr(0, *begin)) || starts_with_word(text.substr(*end)))) return false;
-  if (token.lstrip && *begin > done) {
+  if (token.lstrip) {
     // White space that the token before has taken stays with it.
     size_t at = *begin, length = 0;
     while (at > done) {
@@ -76,13 +78,13 @@ bool AddedTokenFinder::extend(std::string_view text, const Flags& token, size_t 
       if (!is_white_space(utf8::decode(text.substr(before), &length))) break;
       at = before;
     }
-    *begin = at;
+    *begin = std::max(at, done);
   }
   if (token.rstrip) {
     size_t length = 0;
     while (*end < text.size() && is_white_space(utf8::decode(text.substr(*end), &length))) *end += length;
   }
-  return true;
+  return *begin < *end;  // a token of white space may have nothing left
 }
 
 }  // namespace cadre

@@ -120,7 +120,7 @@ void BpeModel::read_merges(const JsonObject& model) {
   }
 }
 
-// Pieces stay bytes when every byte that text can hold has its token; else they are turned into characters, one by one.
+// Bytes go by a table of 256 when each byte that text can hold has its token.
 void BpeModel::index_bytes() {
   for (int byte = 0; byte < 256; ++byte) {
     const auto at = static_cast<size_t>(byte);
@@ -128,6 +128,7 @@ void BpeModel::index_bytes() {
     const bool in_utf8 = byte != 0xC0 && byte != 0xC1 && byte < 0xF5;
     if (in_utf8 && byte_ids_[at] < 0) {
       bytes_in_ = false;
+      bytes_as_characters_ = true;
       return;
     }
   }
@@ -149,6 +150,8 @@ void BpeModel::index_characters() {
 void BpeModel::encode(std::string_view piece, BpeScratch& scratch, std::vector<TokenId>* ids) const {
   CADRE_CHECK(!piece.empty());
   if (bytes_in_) return encode_bytes(piece, scratch, ids);
+  std::string characters;
+  if (bytes_as_characters_) piece = characters = alphabet_text(piece);
   if (ignore_merges_) {
     const TokenId id = vocabulary_.find(piece);
     if (id >= 0) return ids->push_back(id);

@@ -53,6 +53,7 @@ class BpeModel {
   void merge_long(BpeScratch& scratch, std::vector<TokenId>* ids) const;
 
   bool bytes_in_;
+  bool bytes_as_characters_ = false;  // pieces come as bytes, but the vocabulary lacks some: merge their characters
   bool ignore_merges_ = false, byte_fallback_ = false, fuse_unknown_ = false;
   std::optional<std::string> unknown_token_;
   TokenTable vocabulary_;

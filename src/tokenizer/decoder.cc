@@ -40,7 +40,9 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
 
 Decoder::Decoder() : has_first_piece_(true) {
   steps_.push_back([](std::string& token, bool is_first) {
-    if (!is_first) token.insert(0, " ");
+    if (is_first) return;
+    std::string spaced(1, ' ');
+    token = std::move(spaced.append(token));
   });
 }
 

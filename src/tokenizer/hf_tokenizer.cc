@@ -6,6 +6,7 @@
 #include "base/utf8.h"
 #include "tokenizer/detokenizer.h"
 #include "tokenizer/json_kind.h"
+#include "tokenizer/recent_characters.h"
 
 namespace cadre {
 namespace {
@@ -139,6 +140,7 @@ std::vector<TokenId> HfTokenizer::encode(std::string_view text, bool add_special
   std::vector<TokenId> ids;
   ids.reserve(text.size() / 3 + 2);
   Scratch scratch;
+  scratch.match.set_has_recent_characters(has_recent_characters(text));
   plain_finder_.split(text, [&](size_t begin, size_t end, TokenId id) {
     if (id >= 0) return ids.push_back(id);
     encode_plain(text.substr(begin, end - begin), begin == 0, scratch, &ids);

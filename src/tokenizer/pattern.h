@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "tokenizer/recent_characters.h"
+
 struct pcre2_real_code_8;
 struct pcre2_real_match_data_8;
 struct pcre2_real_match_context_8;
@@ -21,6 +23,9 @@ class MatchScratch {
   MatchScratch(const MatchScratch&) = delete;
   MatchScratch& operator=(const MatchScratch&) = delete;
 
+  // Whether the texts to come may have characters that PCRE2 does not know (recent_characters.h).
+  void set_has_recent_characters(bool has) { has_recent_characters_ = has; }
+
  private:
   friend class Pattern;
   bool grow_stack();
@@ -28,6 +33,7 @@ class MatchScratch {
   pcre2_real_match_data_8* data_;
   pcre2_real_match_context_8* context_;
   pcre2_real_jit_stack_8* stack_ = nullptr;  // only for patterns that backtrack much
+  bool has_recent_characters_ = false;
 };
 
 class Pattern {
@@ -45,6 +51,8 @@ class Pattern {
   // between. An empty match right after the match before it does not count.
   template <typename Visit>
   void split(std::string_view text, MatchScratch& scratch, Visit&& visit) const {
+    std::string shown;
+    if (scratch.has_recent_characters_) text = shown = with_stand_ins(text);
     size_t from = 0, done = 0, begin = 0, end = 0;
     bool after_match = false;
     while (from <= text.size() && find(text, from, scratch, &begin, &end)) {

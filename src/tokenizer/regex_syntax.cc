@@ -27,16 +27,17 @@ constexpr NamedSet kSpace{
     "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}",
     "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{21}-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}\\x{200b}-\\x{2027}"
     "\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}"};
-// Letters, marks, decimal digits, connectors: PCRE2 leaves marks out and takes all numbers in.
-constexpr NamedSet kWord{"\\p{L}\\p{M}\\p{Nd}\\p{Pc}",
-                         "\\p{C}\\p{Z}\\p{S}\\p{Nl}\\p{No}\\p{Pd}\\p{Ps}\\p{Pe}\\p{Pi}\\p{Pf}\\p{Po}"};
+// Letters, marks, digits, connectors and lettered symbols; PCRE2 leaves marks out.
+constexpr std::string_view kWord =
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}";
+// Oniguruma counts these six of Latin-1 too, outside of classes.
+constexpr std::string_view kLatinWord = "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
 constexpr NamedSet kDigit{"\\p{Nd}", "\\P{Nd}"};
 constexpr NamedSet kHexDigit{"0-9A-Fa-f", "\\x{0}-\\x{2f}\\x{3a}-\\x{40}\\x{47}-\\x{60}\\x{67}-\\x{10ffff}"};
 
 std::optional<NamedSet> shorthand_set(char letter) {
   switch (std::tolower(static_cast<unsigned char>(letter))) {
     case 's': return kSpace;
-    case 'w': return kWord;
     case 'd': return kDigit;
     case 'h': return kHexDigit;
     default: return std::nullopt;
@@ -44,12 +45,12 @@ std::optional<NamedSet> shorthand_set(char letter) {
 }
 
 // General categories by their long names, and POSIX names; PCRE2 knows the short ones only.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 48> kPropertyNames{{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 49> kPropertyNames{{
     {"any", "\\p{Any}"}, {"letter", "\\p{L}"}, {"uppercaseletter", "\\p{Lu}"}, {"lowercaseletter", "\\p{Ll}"},
     {"titlecaseletter", "\\p{Lt}"}, {"modifierletter", "\\p{Lm}"}, {"otherletter", "\\p{Lo}"}, {"casedletter", "\\p{L&}"},
     {"lc", "\\p{L&}"}, {"mark", "\\p{M}"}, {"combiningmark", "\\p{M}"}, {"nonspacingmark", "\\p{Mn}"},
     {"spacingmark", "\\p{Mc}"}, {"enclosingmark", "\\p{Me}"}, {"number", "\\p{N}"}, {"decimalnumber", "\\p{Nd}"},
-    {"letternumber", "\\p{Nl}"}, {"othernumber", "\\p{No}"}, {"punctuation", "\\p{P}"},
+    {"letternumber", "\\p{Nl}"}, {"othernumber", "\\p{No}"}, {"punctuation", "\\p{P}"}, {"punct", "\\p{P}"},
     {"connectorpunctuation", "\\p{Pc}"}, {"dashpunctuation", "\\p{Pd}"}, {"openpunctuation", "\\p{Ps}"},
     {"closepunctuation", "\\p{Pe}"}, {"initialpunctuation", "\\p{Pi}"}, {"finalpunctuation", "\\p{Pf}"},
     {"otherpunctuation", "\\p{Po}"}, {"symbol", "\\p{S}"}, {"mathsymbol", "\\p{Sm}"}, {"currencysymbol", "\\p{Sc}"},
@@ -248,10 +249,10 @@ class Translator {
   std::string escape() {
     const char letter = pos_ + 1 < pattern_.size() ? pattern_[pos_ + 1] : '\0';
     if (letter == '\0') fail("a backslash at the end");
-    if (auto set = escaped_set()) return set->expression();
+    if (auto set = escaped_set(kLatinWord)) return set->expression();
     if (letter == 'b' || letter == 'B') {
       pos_ += 2;
-      const std::string word = fmt::format("[{}]", kWord.members);
+      const std::string word = fmt::format("[{}{}]", kWord, kLatinWord);
       return letter == 'b' ? fmt::format("(?:(?<={0})(?!{0})|(?<!{0})(?={0}))", word)
                            : fmt::format("(?:(?<={0})(?={0})|(?<!{0})(?!{0}))", word);
     }
@@ -271,13 +272,17 @@ class Translator {
   }
 
   // \s, \W, \p{...} and the like, anywhere; nullopt (nothing read) for other escapes.
-  std::optional<CharacterSet> escaped_set() {
+  std::optional<CharacterSet> escaped_set(std::string_view more_word = {}) {
     const char letter = pos_ + 1 < pattern_.size() ? pattern_[pos_ + 1] : '\0';
     CharacterSet set;
     if (const auto named = shorthand_set(letter)) {
       pos_ += 2;
       set.members = std::isupper(static_cast<unsigned char>(letter)) ? named->complement : named->members;
       return set;
+    }
+    if (letter == 'w' || letter == 'W') {
+      pos_ += 2;
+      return set_of(std::string(kWord).append(more_word), letter == 'W');
     }
     if (letter != 'p' && letter != 'P') return std::nullopt;
     pos_ += 2;
@@ -290,42 +295,47 @@ class Translator {
       negated = !negated;
       name.remove_prefix(1);
     }
-    set = property(name, negated);
+    set = property(name, negated, more_word);
     pos_ = end + 1;
     return set;
   }
 
-  CharacterSet property(std::string_view name, bool negated) const {
+  CharacterSet property(std::string_view name, bool negated, std::string_view more_word = {}) const {
     std::string plain;
     for (const char c : name)
       if (c != ' ' && c != '_' && c != '-') plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
     if (plain.empty() || !std::all_of(plain.begin(), plain.end(), [](unsigned char c) { return std::isalnum(c); }))
       fail("an empty or odd property name");
-    CharacterSet set;
-    const auto simple = [&](std::string_view positive, std::string_view complement) {
-      set.members = negated ? complement : positive;
+    const auto simple = [&](const NamedSet& named) {
+      CharacterSet set;
+      set.members = negated ? named.complement : named.members;
       return set;
     };
-    if (plain == "space" || plain == "whitespace") return simple(kSpace.members, kSpace.complement);
-    if (plain == "word") return simple(kWord.members, kWord.complement);
-    if (plain == "xdigit" || plain == "asciihexdigit") return simple(kHexDigit.members, kHexDigit.complement);
-    std::string positive;
+    if (plain == "space" || plain == "whitespace") return simple(kSpace);
+    if (plain == "xdigit" || plain == "asciihexdigit") return simple(kHexDigit);
+    if (plain == "word") return set_of(std::string(kWord).append(more_word), negated);
+    if (plain == "alnum") return set_of("\\p{Alphabetic}\\p{Nd}", negated);
+    if (plain == "graph") return set_of("\\p{Cc}\\p{Cn}\\p{Cs}\\p{Z}", !negated);
+    if (plain == "print") return set_of("\\p{Cc}\\p{Cn}\\p{Cs}\\p{Zl}\\p{Zp}", !negated);
     for (const auto& [known, members] : kPropertyNames)
-      if (plain == known) positive = members;
-    if (plain == "alnum") positive = "\\p{Alphabetic}\\p{Nd}";
-    if (plain == "punct") positive = "\\p{P}$+<=>\\x{5e}`|~";
+      if (plain == known) return set_of(std::string(members), negated);
     if (is_general_category(plain)) {
       plain[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(plain[0])));
-      positive = "\\p{" + plain + "}";
+      return set_of("\\p{" + plain + "}", negated);
     }
     // PCRE2 reads a bare script name as Script_Extensions; Oniguruma means Script.
-    if (positive.empty()) positive = "\\p{" + script_or_property(plain) + "}";
+    return set_of("\\p{" + script_or_property(plain) + "}", negated);
+  }
+
+  // The set of these members, or its complement.
+  static CharacterSet set_of(std::string members, bool negated) {
+    CharacterSet set;
     if (!negated) {
-      set.members = positive;
-    } else if (positive.starts_with("\\p{") && positive.find('}') == positive.size() - 1) {
-      set.members = "\\P" + positive.substr(2);
+      set.members = std::move(members);
+    } else if (members.starts_with("\\p{") && members.find('}') == members.size() - 1) {
+      set.members = "\\P" + members.substr(2);
     } else {
-      set.expressions.push_back("[^" + positive + "]");
+      set.expressions.push_back("[^" + members + "]");
     }
     return set;
   }
@@ -459,7 +469,8 @@ class Translator {
     std::string_view name = pattern_.substr(pos_ + 2, end - pos_ - 2);
     const bool negated = name.starts_with('^');
     if (negated) name.remove_prefix(1);
-    const CharacterSet set = property(name, negated);
+    // \p{Punct} has no symbols.
+    const CharacterSet set = name == "punct" ? set_of("\\p{P}\\p{S}", negated) : property(name, negated);
     pos_ = end + 2;
     return set;
   }

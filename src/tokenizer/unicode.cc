@@ -4,15 +4,16 @@
 
 #include <algorithm>
 #include <array>
-#include <vector>
+#include <utility>
 
 #include "base/check.h"
 #include "base/utf8.h"
+#include "tokenizer/recent_characters.h"
 
 namespace cadre {
 namespace {
 
-utf8proc_category_t category(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)); }
+utf8proc_category_t category(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(stand_in(c))); }
 
 // Below this every character is its own canonical normal form (composed) and no mark.
 constexpr char32_t kFirstCombining = 0x300;
@@ -26,21 +27,50 @@ bool is_ascii(std::string_view text) {
   return std::none_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) >= 0x80; });
 }
 
-int combining_class(utf8proc_int32_t c) {
-  return c < static_cast<utf8proc_int32_t>(kFirstCombining) ? 0 : utf8proc_get_property(c)->combining_class;
+// Marks and characters with a decomposition that came after Unicode 9.0, by whose tables the tokenizers library normalizes:
+// to it they are ordinary characters. (1F16C is older; it got its decomposition later.)
+constexpr std::array<std::pair<char32_t, char32_t>, 41> kAfterUnicode9{{
+    {0x7FD, 0x7FD}, {0x898, 0x89F}, {0x8CA, 0x8D3}, {0x9FE, 0x9FE}, {0xC3C, 0xC3C}, {0xD3B, 0xD3C}, {0xEBA, 0xEBA},
+    {0x1715, 0x1715}, {0x1ABF, 0x1ACE}, {0x1DF6, 0x1DFA}, {0x32FF, 0x32FF}, {0xA7F2, 0xA7F4}, {0xA82C, 0xA82C},
+    {0xAB69, 0xAB69}, {0x10781, 0x10785}, {0x10787, 0x107B0}, {0x107B2, 0x107BA}, {0x10D24, 0x10D27},
+    {0x10EAB, 0x10EAC}, {0x10F46, 0x10F50}, {0x10F82, 0x10F85}, {0x11070, 0x11070}, {0x1133B, 0x1133B},
+    {0x1145E, 0x1145E}, {0x11839, 0x1183A}, {0x11938, 0x11938}, {0x1193D, 0x1193E}, {0x11943, 0x11943},
+    {0x119E0, 0x119E0}, {0x11A34, 0x11A34}, {0x11A47, 0x11A47}, {0x11A99, 0x11A99}, {0x11D42, 0x11D42},
+    {0x11D44, 0x11D45}, {0x11D97, 0x11D97}, {0x16FF0, 0x16FF1}, {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE},
+    {0x1E2EC, 0x1E2EF}, {0x1F16C, 0x1F16C}, {0x1FBF0, 0x1FBF9},
+}};
+
+bool is_after_unicode9(char32_t c) {
+  const auto after = std::upper_bound(kAfterUnicode9.begin(), kAfterUnicode9.end(), c,
+                                      [](char32_t c, const auto& range) { return c < range.first; });
+  return (after != kAfterUnicode9.begin() && c <= (after - 1)->second) || stand_in(c) != c;
 }
 
-void append_decomposition(char32_t c, utf8proc_option_t options, std::vector<utf8proc_int32_t>* out) {
+// Plain Latin and the common ideographs: no marks, and nothing that joins what is before it.
+bool is_plain(char32_t c) { return c < kFirstCombining || (c >= 0x3400 && c <= 0x9FFF); }
+
+int combining_class(char32_t c) {
+  return is_plain(c) || is_after_unicode9(c) ? 0 : utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->combining_class;
+}
+
+void append_decomposition(char32_t c, utf8proc_option_t options, std::u32string* out) {
   std::array<utf8proc_int32_t, 32> buffer;
   int boundary_class = UTF8PROC_BOUNDCLASS_START;
   const auto n = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), buffer.data(), buffer.size(), options, &boundary_class);
   // The longest decomposition of Unicode is 18 characters.
   CADRE_CHECK(n >= 0 && static_cast<size_t>(n) <= buffer.size(), "decomposition of {:#x}: {}", static_cast<uint32_t>(c), n);
-  out->insert(out->end(), buffer.begin(), buffer.begin() + n);
+  out->append(buffer.begin(), buffer.begin() + n);
+}
+
+// The one character that a and b compose to; 0 when there is none.
+char32_t composed_pair(char32_t a, char32_t b) {
+  std::array<utf8proc_int32_t, 2> pair{static_cast<utf8proc_int32_t>(a), static_cast<utf8proc_int32_t>(b)};
+  const auto n = utf8proc_normalize_utf32(pair.data(), 2, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+  return n == 1 && !is_after_unicode9(static_cast<char32_t>(pair[0])) ? static_cast<char32_t>(pair[0]) : 0;
 }
 
 // utf8proc's own ordering swaps neighbours, which takes quadratic time on a long run of marks.
-void order_marks(std::vector<utf8proc_int32_t>* text) {
+void order_marks(std::u32string* text) {
   for (size_t begin = 0; begin < text->size();) {
     if (combining_class((*text)[begin]) == 0) {
       ++begin;
@@ -52,6 +82,29 @@ void order_marks(std::vector<utf8proc_int32_t>* text) {
                      [](auto a, auto b) { return combining_class(a) < combining_class(b); });
     begin = end;
   }
+}
+
+// Canonical composition: each character that no other of its class or above parts from the last starter joins it, if they
+// compose. (utf8proc's own would go by its own classes.)
+std::u32string composed(const std::u32string& text) {
+  std::u32string out;
+  out.reserve(text.size());
+  size_t starter = std::u32string::npos;
+  int last_class = 0;
+  for (const char32_t c : text) {
+    const int combining = combining_class(c);
+    const bool reaches = starter != std::u32string::npos && (out.size() == starter + 1 || last_class < combining);
+    if (reaches && !is_plain(c)) {
+      if (const char32_t both = composed_pair(out[starter], c)) {
+        out[starter] = both;
+        continue;
+      }
+    }
+    if (combining == 0) starter = out.size();
+    last_class = combining;
+    out += c;
+  }
+  return out;
 }
 
 }  // namespace
@@ -105,29 +158,24 @@ std::string normalized(std::string_view text, NormalForm form) {
   const bool compat = form == NormalForm::kNfkc || form == NormalForm::kNfkd;
   const bool compose = form == NormalForm::kNfc || form == NormalForm::kNfkc;
   const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (compat ? UTF8PROC_COMPAT : 0));
-  std::vector<utf8proc_int32_t> characters;
+  std::u32string characters;
   characters.reserve(text.size());
   while (!text.empty()) {
-    const auto byte = static_cast<unsigned char>(text[0]);
-    if (byte < 0x80) {
-      characters.push_back(byte);
-      text.remove_prefix(1);
-      continue;
-    }
     size_t length = 0;
-    append_decomposition(utf8::decode(text, &length), options, &characters);
+    const char32_t c = utf8::decode(text, &length);
     text.remove_prefix(length);
+    // Below U+00A0 nothing decomposes, by compatibility neither.
+    if (c < 0xA0 || is_after_unicode9(c)) {
+      characters += c;
+    } else {
+      append_decomposition(c, options, &characters);
+    }
   }
   order_marks(&characters);
-  if (compose) {
-    const auto n = utf8proc_normalize_utf32(characters.data(), static_cast<utf8proc_ssize_t>(characters.size()),
-                                            static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
-    CADRE_CHECK(n >= 0, "composition: {}", n);
-    characters.resize(static_cast<size_t>(n));
-  }
+  if (compose) characters = composed(characters);
   std::string out;
-  out.reserve(characters.size());
-  for (const auto c : characters) utf8::append(out, static_cast<char32_t>(c));
+  out.reserve(characters.size() * 3);
+  for (const char32_t c : characters) utf8::append(out, c);
   return out;
 }
 
