@@ -20,7 +20,9 @@ bool starts_with_word(std::string_view text) {
   return !text.empty() && is_word_character(utf8::decode(text, &length));
 }
 
-bool ends_with_word(std::string_view text) { return !text.empty() && starts_with_word(text.substr(last_character(text))); }
+bool ends_with_word(std::string_view text) {
+  return !text.empty() && starts_with_word(text.substr(last_character(text)));
+}
 
 }  // namespace
 
@@ -69,7 +71,8 @@ std::optional<AddedTokenFinder::Match> AddedTokenFinder::next(std::string_view t
 }
 
 bool AddedTokenFinder::extend(std::string_view text, const Flags& token, size_t done, size_t* begin, size_t* end) {
-  if (token.single_word && (ends_with_word(text.substr(0, *begin)) || starts_with_word(text.substr(*end)))) return false;
+  if (token.single_word && (ends_with_word(text.substr(0, *begin)) || starts_with_word(text.substr(*end))))
+    return false;
   if (token.lstrip) {
     // White space that the token before has taken stays with it.
     size_t at = *begin, length = 0;

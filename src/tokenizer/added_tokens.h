@@ -28,7 +28,8 @@ class AddedTokenFinder {
   void add(std::string_view pattern, const AddedToken& token);
   bool empty() const { return tokens_.empty(); }
 
-  // Calls visit(begin, end, id) for parts that cover text in order; id is -1 for text between tokens. Parts are not empty.
+  // Calls visit(begin, end, id) for parts that cover text in order; id is -1 for text between tokens. Parts are not
+  // empty.
   template <typename Visit>
   void split(std::string_view text, Visit&& visit) const {
     size_t done = 0;

@@ -29,29 +29,34 @@ size_t character_length(char lead) {
 void refuse_unserved(const JsonObject& model) {
   const std::string type = model.maybe_string("type").value_or("BPE");
   if (type != "BPE")
-    throw unsupported("{}: expected a model of type BPE, found {}; Unigram, WordPiece and WordLevel tokenizers are not served",
-                      model.name(), cadre::quoted(type));
+    throw unsupported(
+        "{}: expected a model of type BPE, found {}; Unigram, WordPiece and WordLevel tokenizers are not served",
+        model.name(), cadre::quoted(type));
   if (model.maybe_number("dropout").value_or(0) != 0)
     throw unsupported("{}: expected no dropout, found {}; set it to null, serving needs one answer", model.name(),
                       model.number("dropout"));
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     const std::string affix = model.maybe_string(key).value_or("");
     if (!affix.empty())
-      throw unsupported("{}: expected no {}, found {}; such vocabularies are not served", model.name(), key, cadre::quoted(affix));
+      throw unsupported("{}: expected no {}, found {}; such vocabularies are not served", model.name(), key,
+                        cadre::quoted(affix));
   }
 }
 
 // The two tokens of a merge, written as ["a", "b"] or "a b".
-std::pair<std::string_view, std::string_view> merge_pair(const json::value& value, const JsonObject& model, size_t rank) {
-  if (value.is_array() && value.get_array().size() == 2 && value.get_array()[0].is_string() && value.get_array()[1].is_string())
+std::pair<std::string_view, std::string_view> merge_pair(const json::value& value, const JsonObject& model,
+                                                         size_t rank) {
+  if (value.is_array() && value.get_array().size() == 2 && value.get_array()[0].is_string() &&
+      value.get_array()[1].is_string())
     return {view(value.get_array()[0].get_string()), view(value.get_array()[1].get_string())};
   if (value.is_string()) {
     const std::string_view text = view(value.get_string());
     const size_t space = text.find(' ');
-    if (space != text.npos && text.find(' ', space + 1) == text.npos) return {text.substr(0, space), text.substr(space + 1)};
+    if (space != text.npos && text.find(' ', space + 1) == text.npos)
+      return {text.substr(0, space), text.substr(space + 1)};
   }
-  throw invalid_input("{}.merges[{}]: expected two tokens as \"a b\" or [\"a\", \"b\"], found {}; correct the file", model.name(),
-                      rank, describe(value));
+  throw invalid_input("{}.merges[{}]: expected two tokens as \"a b\" or [\"a\", \"b\"], found {}; correct the file",
+                      model.name(), rank, describe(value));
 }
 
 // True when text has U+2581 behind another character than U+2581.
@@ -80,7 +85,9 @@ BpeModel::BpeModel(const JsonObject& model, bool bytes_in) : bytes_in_(bytes_in)
 
 void BpeModel::read_vocabulary(const JsonObject& model) {
   const auto vocab = model.maybe_object("vocab");
-  if (!vocab) throw invalid_input("{}: expected a 'vocab' of tokens and ids, found none; the file is cut or of another kind", model.name());
+  if (!vocab)
+    throw invalid_input("{}: expected a 'vocab' of tokens and ids, found none; the file is cut or of another kind",
+                        model.name());
   const json::object& tokens = vocab->raw();
   size_t text_bytes = 0;
   for (const auto& token : tokens) text_bytes += token.key().size();
@@ -90,18 +97,19 @@ void BpeModel::read_vocabulary(const JsonObject& model) {
     const std::string_view text(token.key().data(), token.key().size());
     const json::value& id = token.value();
     if (!id.is_int64() || id.get_int64() < 0 || id.get_int64() >= end)
-      throw invalid_input("{}: expected an id from 0 to {} for token {}, found {}; correct the file", vocab->name(), end - 1,
-                          cadre::quoted(text), describe(id));
+      throw invalid_input("{}: expected an id from 0 to {} for token {}, found {}; correct the file", vocab->name(),
+                          end - 1, cadre::quoted(text), describe(id));
     const auto number = static_cast<TokenId>(id.get_int64());
     if (vocabulary_.add(text, number) != TokenTable::Added::kNew)
-      throw invalid_input("{}: expected each id once, found {} for {} and for {}; correct the file", vocab->name(), number,
-                          cadre::quoted(vocabulary_.text(number)), cadre::quoted(text));
+      throw invalid_input("{}: expected each id once, found {} for {} and for {}; correct the file", vocab->name(),
+                          number, cadre::quoted(vocabulary_.text(number)), cadre::quoted(text));
   }
 }
 
 void BpeModel::read_merges(const JsonObject& model) {
   const json::array* merges = model.maybe_array("merges");
-  if (!merges) throw invalid_input("{}: expected a list 'merges', found none; the file is cut or of another kind", model.name());
+  if (!merges)
+    throw invalid_input("{}: expected a list 'merges', found none; the file is cut or of another kind", model.name());
   merges_.reserve(merges->size());
   cuts_before_metaspace_ = !bytes_in_ && vocabulary_.find(kMetaspace) >= 0;
   std::string merged;
@@ -111,10 +119,14 @@ void BpeModel::read_merges(const JsonObject& model) {
     if (value.is_string() && view(value.get_string()).starts_with("#version")) continue;
     const auto [left, right] = merge_pair(value, model, i);
     merged.assign(left).append(right);
-    const TokenId left_id = vocabulary_.find(left), right_id = vocabulary_.find(right), merged_id = vocabulary_.find(merged);
+    const TokenId left_id = vocabulary_.find(left), right_id = vocabulary_.find(right),
+                  merged_id = vocabulary_.find(merged);
     if (left_id < 0 || right_id < 0 || merged_id < 0)
-      throw invalid_input("{}.merges[{}]: expected tokens of the vocabulary, found {}, which is none; correct the file", model.name(),
-                          i, cadre::quoted(left_id < 0 ? left : right_id < 0 ? right : merged));
+      throw invalid_input("{}.merges[{}]: expected tokens of the vocabulary, found {}, which is none; correct the file",
+                          model.name(), i,
+                          cadre::quoted(left_id < 0    ? left
+                                        : right_id < 0 ? right
+                                                       : merged));
     merges_.set(left_id, right_id, rank++, merged_id);
     if (cuts_before_metaspace_ && has_metaspace_inside(merged)) cuts_before_metaspace_ = false;
   }
@@ -188,9 +200,9 @@ void BpeModel::encode_characters(std::string_view text, BpeScratch& scratch, std
   if (memo) memo->store(ids->size() == before + 1 && ids->back() == whole ? kYes : kNo, std::memory_order_relaxed);
 }
 
-// One symbol per character; bytes or the unknown token for a character without one. A character that has none of these is
-// dropped. An unknown token is written when the next known character comes, so bytes in between come before it: so does
-// the reference implementation.
+// One symbol per character; bytes or the unknown token for a character without one. A character that has none of these
+// is dropped. An unknown token is written when the next known character comes, so bytes in between come before it: so
+// does the reference implementation.
 void BpeModel::append_symbols(std::string_view text, std::vector<TokenId>* symbols) const {
   TokenId pending = -1;
   while (!text.empty()) {
@@ -205,7 +217,8 @@ void BpeModel::append_symbols(std::string_view text, std::vector<TokenId>* symbo
       continue;
     }
     const auto fallback = [&](char byte) { return fallback_ids_[static_cast<unsigned char>(byte)]; };
-    if (byte_fallback_ && std::all_of(character.begin(), character.end(), [&](char byte) { return fallback(byte) >= 0; })) {
+    if (byte_fallback_ &&
+        std::all_of(character.begin(), character.end(), [&](char byte) { return fallback(byte) >= 0; })) {
       for (const char byte : character) symbols->push_back(fallback(byte));
       continue;
     }
@@ -219,9 +232,10 @@ void BpeModel::append_symbols(std::string_view text, std::vector<TokenId>* symbo
 TokenId BpeModel::unknown_id() const {
   const TokenId id = vocabulary_.find(*unknown_token_);
   if (id < 0)
-    throw invalid_input("expected the tokenizer's unk_token {} in its vocabulary, which it is not; the text has a character that "
-                        "needs it",
-                        cadre::quoted(*unknown_token_));
+    throw invalid_input(
+        "expected the tokenizer's unk_token {} in its vocabulary, which it is not; the text has a character that "
+        "needs it",
+        cadre::quoted(*unknown_token_));
   return id;
 }
 
@@ -244,7 +258,8 @@ void BpeModel::merge_short(std::vector<TokenId>& symbols, std::vector<TokenId>* 
   };
   for (size_t i = 0; i + 1 < n; ++i) look_up(i);
   while (n > 1) {
-    const size_t at = static_cast<size_t>(std::min_element(rank.begin(), rank.begin() + static_cast<std::ptrdiff_t>(n - 1)) - rank.begin());
+    const size_t at = static_cast<size_t>(
+        std::min_element(rank.begin(), rank.begin() + static_cast<std::ptrdiff_t>(n - 1)) - rank.begin());
     if (rank[at] == MergeTable::kNoRank) break;
     symbols[at] = merged[at];
     std::copy(symbols.begin() + static_cast<std::ptrdiff_t>(at + 2), symbols.begin() + static_cast<std::ptrdiff_t>(n),

@@ -31,7 +31,8 @@ struct BpeScratch {
 class BpeModel {
  public:
   // Reads the "model" object. Throws Error when it is not a BPE model that is served, or contradicts itself.
-  // bytes_in: pieces come as raw bytes (a ByteLevel pre-tokenizer is the last step), not as characters of the vocabulary.
+  // bytes_in: pieces come as raw bytes (a ByteLevel pre-tokenizer is the last step), not as characters of the
+  // vocabulary.
   BpeModel(const JsonObject& model, bool bytes_in);
 
   // Appends the ids of a piece. Not empty; any length, in O(n log n).

@@ -12,9 +12,9 @@ constexpr bool stands_for_itself(int byte) {
 }
 
 struct Alphabet {
-  std::array<char, 512> utf8{};           // two bytes each, the second unused for ASCII
+  std::array<char, 512> utf8{};  // two bytes each, the second unused for ASCII
   std::array<uint8_t, 256> length{};
-  std::array<int16_t, 0x200> byte_of{};   // by code point; -1 when none
+  std::array<int16_t, 0x200> byte_of{};  // by code point; -1 when none
 };
 
 constexpr Alphabet make_alphabet() {

@@ -62,9 +62,7 @@ std::string_view ByteTokenizer::piece(TokenId id) const {
 
 bool ByteTokenizer::is_special(TokenId id) const { return id >= kNumBytes && id < vocab_size(); }
 
-int32_t ByteTokenizer::vocab_size() const {
-  return kNumBytes + static_cast<int32_t>(options_.special_tokens.size());
-}
+int32_t ByteTokenizer::vocab_size() const { return kNumBytes + static_cast<int32_t>(options_.special_tokens.size()); }
 
 std::optional<TokenId> ByteTokenizer::special_id(std::string_view token) const {
   for (size_t i = 0; i < options_.special_tokens.size(); ++i)

@@ -11,7 +11,7 @@ namespace cadre {
 
 struct ByteTokenizerOptions {
   std::vector<std::string> special_tokens = {"<|begin|>", "<|end|>"};  // ids 256, 257, ...; not empty, distinct
-  std::string bos_token = "<|begin|>";                                  // one of special_tokens, or empty for none
+  std::string bos_token = "<|begin|>";                                 // one of special_tokens, or empty for none
   std::string eos_token = "<|end|>";
   bool add_bos_token = true;
   std::string chat_template =

@@ -85,7 +85,9 @@ TEST(IncrementalDetokenizer, HoldsBackOnlyACutCharacter) {
   EXPECT_EQ(push(0xBB), "\xF0\x9F\x8E\xBB");
   EXPECT_EQ(push(0x80), "\xEF\xBF\xBD");
   EXPECT_EQ(push(0xE2), "");
-  EXPECT_EQ(push('b'), "\xEF\xBF\xBD" "b");
+  EXPECT_EQ(push('b'),
+            "\xEF\xBF\xBD"
+            "b");
   EXPECT_EQ(push(0xE2), "");
   std::string text;
   detokenizer.finish(&text);

@@ -56,7 +56,8 @@ std::string Decoder::apply(std::string_view token, bool is_first) const {
 
 void Decoder::refuse_after(bool condition, const JsonObject& part, std::string_view before) const {
   if (!condition) return;
-  throw unsupported("{}: expected {} to come before {}, found it after; this order is not served", part.name(), part.string("type"), before);
+  throw unsupported("{}: expected {} to come before {}, found it after; this order is not served", part.name(),
+                    part.string("type"), before);
 }
 
 void Decoder::read(const JsonObject& decoder) {
@@ -90,7 +91,8 @@ void Decoder::read(const JsonObject& decoder) {
 
 void Decoder::read_replace(const JsonObject& part) {
   const PatternSource source = json_pattern(part);
-  if (source.text.empty()) throw invalid_input("{}: expected a pattern to replace, found an empty one; correct the file", part.name());
+  if (source.text.empty())
+    throw invalid_input("{}: expected a pattern to replace, found an empty one; correct the file", part.name());
   refuse_after(has_bytes_, part, "ByteFallback and ByteLevel");
   // In the whole text a longer pattern could match across tokens.
   refuse_after(is_fused_ && (source.is_regex || !is_one_character(source.text)), part, "Fuse");
@@ -113,13 +115,15 @@ void Decoder::read_replace(const JsonObject& part) {
 void Decoder::read_strip(const JsonObject& part) {
   const std::string content = part.string("content");
   if (!is_one_character(content))
-    throw invalid_input("{}: expected one character as 'content', found {}; correct the file", part.name(), cadre::quoted(content));
+    throw invalid_input("{}: expected one character as 'content', found {}; correct the file", part.name(),
+                        cadre::quoted(content));
   const int64_t start = part.integer("start", 0, 1 << 20), stop = part.integer("stop", 0, 1 << 20);
   if (is_fused_) {
     // At the end of a text nobody knows, while streaming, that it is the end.
     if (start > 1 || stop > 0)
-      throw unsupported("{}: expected Strip after Fuse with start at most 1 and stop 0, found {} and {}; this decoder is not served",
-                        part.name(), start, stop);
+      throw unsupported(
+          "{}: expected Strip after Fuse with start at most 1 and stop 0, found {} and {}; this decoder is not served",
+          part.name(), start, stop);
     if (start == 0) return;
     has_first_piece_ = true;
     steps_.push_back([content](std::string& token, bool is_first) {
@@ -140,7 +144,8 @@ void Decoder::read_metaspace(const JsonObject& part) {
   refuse_after(has_bytes_ || is_fused_, part, "ByteFallback, ByteLevel and Fuse");
   const std::string replacement = part.string("replacement");
   if (!is_one_character(replacement))
-    throw invalid_input("{}: expected one character as 'replacement', found {}; correct the file", part.name(), cadre::quoted(replacement));
+    throw invalid_input("{}: expected one character as 'replacement', found {}; correct the file", part.name(),
+                        cadre::quoted(replacement));
   const auto scheme = part.maybe_string("prepend_scheme");
   const bool prefix = part.maybe_boolean("add_prefix_space").value_or(true);
   const bool drops = scheme ? *scheme != "never" : prefix;

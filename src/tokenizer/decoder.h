@@ -1,4 +1,5 @@
-// The decoder of a tokenizer.json, applied to each token once at load: from then on a text is its tokens' bytes in a row.
+// The decoder of a tokenizer.json, applied to each token once at load: from then on a text is its tokens' bytes in a
+// row.
 #pragma once
 
 #include <functional>

@@ -7,7 +7,8 @@ namespace cadre {
 namespace {
 
 // Appends the bytes of one token; *at_start says that no bytes came before it.
-void append_bytes(const Tokenizer& tokenizer, TokenId id, bool skip_special_tokens, bool* at_start, std::string* bytes) {
+void append_bytes(const Tokenizer& tokenizer, TokenId id, bool skip_special_tokens, bool* at_start,
+                  std::string* bytes) {
   CADRE_CHECK(id >= 0, "token id {}", id);
   if (skip_special_tokens && tokenizer.is_special(id)) return;
   // What a stripped first token leaves may be nothing; it was the first all the same.

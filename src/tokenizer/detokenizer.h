@@ -1,4 +1,5 @@
-// Incremental detokenizer: text as tokens arrive, never a broken character; the pieces together equal decode() of all ids.
+// Incremental detokenizer: text as tokens arrive, never a broken character; the pieces together equal decode() of all
+// ids.
 #pragma once
 
 #include <span>

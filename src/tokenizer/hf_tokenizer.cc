@@ -22,7 +22,8 @@ Part read_part(const JsonObject& tokenizer, std::string_view key) {
 
 BpeModel read_model(const JsonObject& tokenizer, bool bytes_in) {
   const auto model = tokenizer.maybe_object("model");
-  if (!model) throw invalid_input("{}: expected a 'model', found none; the file is cut or of another kind", tokenizer.name());
+  if (!model)
+    throw invalid_input("{}: expected a 'model', found none; the file is cut or of another kind", tokenizer.name());
   return BpeModel(*model, bytes_in);
 }
 
@@ -59,7 +60,8 @@ void HfTokenizer::read_added_tokens(const JsonObject& tokenizer) {
   // The config repeats the tokens, and now and then has more; of what both name, tokenizer.json counts.
   for (AddedToken& token : config_.added_tokens) {
     if (token.id >= end)
-      throw invalid_input("tokenizer_config.json: expected ids of added tokens below {}, found {}; correct the file", end, token.id);
+      throw invalid_input("tokenizer_config.json: expected ids of added tokens below {}, found {}; correct the file",
+                          end, token.id);
     if (!added_.contains(token.content)) add_token(std::move(token), "tokenizer_config.json");
   }
 }
@@ -69,18 +71,23 @@ void HfTokenizer::add_token(AddedToken token, const std::string& where) {
   const TokenTable& vocabulary = model_.vocabulary();
   const TokenId known = id_of(token.content).value_or(-1);
   if (known >= 0 && known != token.id)
-    throw invalid_input("{}: expected id {} for the added token {}, which has it elsewhere, found {}; correct the file", where, known,
-                        cadre::quoted(token.content), token.id);
+    throw invalid_input("{}: expected id {} for the added token {}, which has it elsewhere, found {}; correct the file",
+                        where, known, cadre::quoted(token.content), token.id);
   if (vocabulary.has(token.id) && vocabulary.text(token.id) != token.content)
-    throw invalid_input("{}: expected a free id for the added token {}, found {}, which is {} in the vocabulary; correct the file",
-                        where, cadre::quoted(token.content), token.id, cadre::quoted(vocabulary.text(token.id)));
+    throw invalid_input(
+        "{}: expected a free id for the added token {}, found {}, which is {} in the vocabulary; correct the file",
+        where, cadre::quoted(token.content), token.id, cadre::quoted(vocabulary.text(token.id)));
+  if (known < 0 && !added_ids_.insert(token.id).second)
+    throw invalid_input("{}: expected a free id for the added token {}, found {}, which another has; correct the file",
+                        where, cadre::quoted(token.content), token.id);
   added_.insert_or_assign(token.content, std::move(token));
 }
 
 void HfTokenizer::index_added_tokens() {
   Scratch scratch;
   for (const auto& [content, token] : added_) {
-    if (token.special && static_cast<size_t>(token.id) >= special_.size()) special_.resize(static_cast<size_t>(token.id) + 1);
+    if (token.special && static_cast<size_t>(token.id) >= special_.size())
+      special_.resize(static_cast<size_t>(token.id) + 1);
     if (token.special) special_[static_cast<size_t>(token.id)] = true;
     if (!token.normalized) {
       plain_finder_.add(content, token);
@@ -116,7 +123,8 @@ std::optional<TokenId> HfTokenizer::configured_id(const std::optional<std::strin
   if (!token || token->empty()) return std::nullopt;
   const auto id = id_of(*token);
   if (!id)
-    throw invalid_input("tokenizer_config.json: expected a token of the vocabulary as {}, found {}; correct the file", what, cadre::quoted(*token));
+    throw invalid_input("tokenizer_config.json: expected a token of the vocabulary as {}, found {}; correct the file",
+                        what, cadre::quoted(*token));
   return id;
 }
 
@@ -128,7 +136,9 @@ void HfTokenizer::set_frame(const JsonObject& tokenizer) {
   // Either flag of the config replaces the post-processor's tokens, as transformers has it.
   const auto one = [](std::optional<bool> add, const std::optional<TokenId>& id, const char* what) {
     if (!add.value_or(false)) return std::vector<TokenId>{};
-    if (!id) throw invalid_input("tokenizer_config.json: expected a {0}_token beside add_{0}_token true, found none; name it", what);
+    if (!id)
+      throw invalid_input("tokenizer_config.json: expected a {0}_token beside add_{0}_token true, found none; name it",
+                          what);
     return std::vector<TokenId>{*id};
   };
   if (config_.add_bos_token) frame_.prefix = one(config_.add_bos_token, bos_id_, "bos");
@@ -152,12 +162,14 @@ std::vector<TokenId> HfTokenizer::encode(std::string_view text, bool add_special
 }
 
 // A part without plain added tokens.
-void HfTokenizer::encode_plain(std::string_view text, bool starts_text, Scratch& scratch, std::vector<TokenId>* ids) const {
+void HfTokenizer::encode_plain(std::string_view text, bool starts_text, Scratch& scratch,
+                               std::vector<TokenId>* ids) const {
   if (normalizer_.is_identity()) return encode_normalized(text, starts_text, scratch, ids);
   encode_normalized(normalizer_.apply(text, scratch.match), starts_text, scratch, ids);
 }
 
-void HfTokenizer::encode_normalized(std::string_view text, bool starts_text, Scratch& scratch, std::vector<TokenId>* ids) const {
+void HfTokenizer::encode_normalized(std::string_view text, bool starts_text, Scratch& scratch,
+                                    std::vector<TokenId>* ids) const {
   normalized_finder_.split(text, [&](size_t begin, size_t end, TokenId id) {
     if (id >= 0) return ids->push_back(id);
     pre_tokenizer_.run(text.substr(begin, end - begin), starts_text && begin == 0, scratch.match,

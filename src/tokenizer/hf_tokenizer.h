@@ -1,9 +1,10 @@
-// The Tokenizer of a Hugging Face tokenizer.json. Answers as the tokenizers library (0.2x) does, and adds the begin and end
-// tokens as transformers does.
+// The Tokenizer of a Hugging Face tokenizer.json. Answers as the tokenizers library (0.2x) does, and adds the begin and
+// end tokens as transformers does.
 #pragma once
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,9 @@ class HfTokenizer final : public Tokenizer {
   std::vector<TokenId> encode(std::string_view text, bool add_special_tokens) const override;
   std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const override;
   std::string_view piece(TokenId id) const override { return pieces_.view(id); }
-  std::string_view first_piece(TokenId id) const override { return first_pieces_.empty() ? pieces_.view(id) : first_pieces_.view(id); }
+  std::string_view first_piece(TokenId id) const override {
+    return first_pieces_.empty() ? pieces_.view(id) : first_pieces_.view(id);
+  }
   bool is_special(TokenId id) const override;
   int32_t vocab_size() const override { return static_cast<int32_t>(pieces_.spans.size()); }
   std::optional<TokenId> id_of(std::string_view token) const override;
@@ -71,6 +74,7 @@ class HfTokenizer final : public Tokenizer {
   BpeModel model_;
   Decoder decoder_;
   std::map<std::string, AddedToken, std::less<>> added_;  // by content
+  std::set<TokenId> added_ids_;                           // of added tokens outside of the vocabulary
   std::map<TokenId, std::string> normalized_content_;     // of added tokens that normalization changes
   AddedTokenFinder plain_finder_, normalized_finder_;
   std::vector<bool> special_;  // by id, as far as the highest special one

@@ -6,7 +6,8 @@
 namespace cadre {
 
 JsonObject json_object(const json::value& value, std::string name) {
-  if (!value.is_object()) throw invalid_input("{}: expected an object, found {}; correct the file", name, describe(value));
+  if (!value.is_object())
+    throw invalid_input("{}: expected an object, found {}; correct the file", name, describe(value));
   return JsonObject(value.get_object(), std::move(name));
 }
 
@@ -19,7 +20,9 @@ std::vector<JsonObject> json_sequence(const JsonObject& sequence, std::string_vi
   return parts;
 }
 
-Pattern PatternSource::compile() const { return Pattern(is_regex ? pcre2_from_oniguruma(text) : pcre2_literal(text), text); }
+Pattern PatternSource::compile() const {
+  return Pattern(is_regex ? pcre2_from_oniguruma(text) : pcre2_literal(text), text);
+}
 
 PatternSource json_pattern(const JsonObject& part) {
   const json::value* value = part.find("pattern");
@@ -32,8 +35,8 @@ PatternSource json_pattern(const JsonObject& part) {
 }
 
 void refuse_kind(const JsonObject& part, std::string_view type, std::string_view served) {
-  throw unsupported("{}: expected one of the served types ({}), found {}; this tokenizer is not served", part.name(), served,
-                    cadre::quoted(type));
+  throw unsupported("{}: expected one of the served types ({}), found {}; this tokenizer is not served", part.name(),
+                    served, cadre::quoted(type));
 }
 
 }  // namespace cadre

@@ -20,12 +20,14 @@ std::unique_ptr<Tokenizer> make(const json::value& tokenizer, const json::value*
 std::string read_text(const std::filesystem::path& path) {
   const uint64_t bytes = std::filesystem::file_size(path);
   if (bytes > kMaxTemplateBytes)
-    throw invalid_input("{}: expected a template of at most {} bytes, found {}; this is not the file it should be", path.string(),
-                        kMaxTemplateBytes, bytes);
+    throw invalid_input("{}: expected a template of at most {} bytes, found {}; this is not the file it should be",
+                        path.string(), kMaxTemplateBytes, bytes);
   std::string text(bytes, '\0');
   std::ifstream in(path, std::ios::binary);
   in.read(text.data(), static_cast<std::streamsize>(bytes));
-  if (!in) throw Error(ErrorKind::kNotFound, fmt::format("expected to read {} bytes of {}, found fewer; check the file", bytes, path.string()));
+  if (!in)
+    throw Error(ErrorKind::kNotFound,
+                fmt::format("expected to read {} bytes of {}, found fewer; check the file", bytes, path.string()));
   return text;
 }
 
@@ -43,8 +45,9 @@ std::string chat_template_file(const std::filesystem::path& model_dir) {
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_dir) {
   const auto path = model_dir / "tokenizer.json", config_path = model_dir / "tokenizer_config.json";
   if (!std::filesystem::is_regular_file(path))
-    throw Error(ErrorKind::kNotFound, fmt::format("expected a tokenizer.json in {}, found none; convert the tokenizer to that form",
-                                                  model_dir.string()));
+    throw Error(ErrorKind::kNotFound,
+                fmt::format("expected a tokenizer.json in {}, found none; convert the tokenizer to that form",
+                            model_dir.string()));
   const json::value tokenizer = parse_json_file(path);
   std::optional<json::value> config;
   if (std::filesystem::is_regular_file(config_path)) config = parse_json_file(config_path);

@@ -96,7 +96,8 @@ void Normalizer::read(const JsonObject& normalizer) {
 
 Normalizer::Step Normalizer::replace_step(const JsonObject& normalizer) {
   const PatternSource source = json_pattern(normalizer);
-  if (source.text.empty()) throw invalid_input("{}: expected a pattern to replace, found an empty one; correct the file", normalizer.name());
+  if (source.text.empty())
+    throw invalid_input("{}: expected a pattern to replace, found an empty one; correct the file", normalizer.name());
   // Shared because std::function copies.
   const auto pattern = std::make_shared<const Pattern>(source.compile());
   return [pattern, content = normalizer.string("content")](std::string& text, MatchScratch& scratch) {

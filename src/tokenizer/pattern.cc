@@ -57,8 +57,8 @@ Pattern::Pattern(const std::string& pcre2, std::string_view shown) : shown_(cadr
   int error = 0;
   PCRE2_SIZE offset = 0;
   code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pcre2.data()), pcre2.size(),
-                            PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NO_UTF_CHECK | PCRE2_NEVER_BACKSLASH_C, &error,
-                            &offset, context.get()));
+                            PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NO_UTF_CHECK | PCRE2_NEVER_BACKSLASH_C,
+                            &error, &offset, context.get()));
   if (!code_) {
     PCRE2_UCHAR message[256];
     pcre2_get_error_message(error, message, sizeof message);
@@ -85,9 +85,10 @@ bool Pattern::find(std::string_view text, size_t from, MatchScratch& scratch, si
   if (result < 0) {
     PCRE2_UCHAR message[256];
     pcre2_get_error_message(result, message, sizeof message);
-    throw invalid_input("expected text that the pattern {} splits within its limits, found {} in a part of {} bytes; send "
-                        "shorter or simpler text",
-                        shown_, reinterpret_cast<const char*>(message), text.size());
+    throw invalid_input(
+        "expected text that the pattern {} splits within its limits, found {} in a part of {} bytes; send "
+        "shorter or simpler text",
+        shown_, reinterpret_cast<const char*>(message), text.size());
   }
   const PCRE2_SIZE* range = pcre2_get_ovector_pointer(scratch.data_);
   // \K inside a look-ahead could start a match after its end, or before what is done.

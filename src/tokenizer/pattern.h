@@ -1,4 +1,5 @@
-// A compiled pattern (PCRE2, JIT where the machine has it) and the scratch one thread needs to search with it. Immutable.
+// A compiled pattern (PCRE2, JIT where the machine has it) and the scratch one thread needs to search with it.
+// Immutable.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +39,8 @@ class MatchScratch {
 
 class Pattern {
  public:
-  // pcre2: in PCRE2's syntax (regex_syntax.h makes it). shown: how messages name it. Throws Error when it does not compile.
+  // pcre2: in PCRE2's syntax (regex_syntax.h makes it). shown: how messages name it. Throws Error when it does not
+  // compile.
   Pattern(const std::string& pcre2, std::string_view shown);
   Pattern(Pattern&&) noexcept = default;
   Pattern& operator=(Pattern&&) noexcept = default;

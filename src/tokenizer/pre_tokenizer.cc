@@ -30,9 +30,10 @@ Behavior behavior_of(const JsonObject& part, std::optional<std::string> fallback
   if (name == "MergedWithPrevious") return Behavior::kMergedWithPrevious;
   if (name == "MergedWithNext") return Behavior::kMergedWithNext;
   if (name == "Contiguous") return Behavior::kContiguous;
-  throw unsupported("{}: expected behavior Isolated, Removed, MergedWithPrevious, MergedWithNext or Contiguous, found {}; correct "
-                    "the file",
-                    part.name(), cadre::quoted(name));
+  throw unsupported(
+      "{}: expected behavior Isolated, Removed, MergedWithPrevious, MergedWithNext or Contiguous, found {}; correct "
+      "the file",
+      part.name(), cadre::quoted(name));
 }
 
 // Takes the parts of one piece in order (matches and what lies between), and passes on what the behavior makes of them.
@@ -89,7 +90,8 @@ class SplitStep final : public PreTokenizer::Step {
 
   void run(std::string_view piece, bool starts_text, MatchScratch& scratch, PreTokenizer::Sink sink) const override {
     PartJoiner joiner(piece, starts_text, behavior_, sink);
-    pattern_.split(piece, scratch, [&](size_t begin, size_t end, bool is_match) { joiner.take(begin, end, is_match != invert_); });
+    pattern_.split(piece, scratch,
+                   [&](size_t begin, size_t end, bool is_match) { joiner.take(begin, end, is_match != invert_); });
     joiner.finish();
   }
 
@@ -127,7 +129,8 @@ class ByteLevelStep final : public PreTokenizer::Step {
   // gives_characters: turn bytes into the characters that stand for them, which the last step leaves to the model.
   ByteLevelStep(const JsonObject& part, bool gives_characters)
       : add_prefix_space_(part.maybe_boolean("add_prefix_space").value_or(true)), gives_characters_(gives_characters) {
-    if (part.maybe_boolean("use_regex").value_or(true)) pattern_.emplace(pcre2_from_oniguruma(kGpt2Pattern), kGpt2Pattern);
+    if (part.maybe_boolean("use_regex").value_or(true))
+      pattern_.emplace(pcre2_from_oniguruma(kGpt2Pattern), kGpt2Pattern);
   }
 
   void run(std::string_view piece, bool starts_text, MatchScratch& scratch, PreTokenizer::Sink sink) const override {
@@ -168,10 +171,11 @@ class MetaspaceStep final : public PreTokenizer::Step {
     const bool prefix = part.maybe_boolean("add_prefix_space").value_or(true);
     const std::string prepend = scheme ? *scheme : prefix ? "always" : "never";
     if (prepend != "always" && prepend != "first" && prepend != "never")
-      throw unsupported("{}: expected prepend_scheme always, first or never, found {}; correct the file", part.name(), cadre::quoted(prepend));
+      throw unsupported("{}: expected prepend_scheme always, first or never, found {}; correct the file", part.name(),
+                        cadre::quoted(prepend));
     if (!prefix && prepend != "never")
-      throw invalid_input("{}: expected prepend_scheme never beside add_prefix_space false, found {}; correct the file", part.name(),
-                          prepend);
+      throw invalid_input("{}: expected prepend_scheme never beside add_prefix_space false, found {}; correct the file",
+                          part.name(), prepend);
     prepends_ = prepend != "never";
     first_only_ = prepend == "first";
   }
@@ -213,18 +217,22 @@ std::unique_ptr<PreTokenizer::Step> read_step(const JsonObject& part, bool is_la
   const std::string type = part.string("type");
   if (type == "Split") {
     const PatternSource source = json_pattern(part);
-    return std::make_unique<SplitStep>(source.compile(), behavior_of(part, std::nullopt), part.maybe_boolean("invert").value_or(false));
+    return std::make_unique<SplitStep>(source.compile(), behavior_of(part, std::nullopt),
+                                       part.maybe_boolean("invert").value_or(false));
   }
   if (type == "ByteLevel") return std::make_unique<ByteLevelStep>(part, !is_last);
   if (type == "Metaspace") return std::make_unique<MetaspaceStep>(part);
   if (type == "Digits")
-    return std::make_unique<CharacterStep>(
-        is_numeric, part.maybe_boolean("individual_digits").value_or(false) ? Behavior::kIsolated : Behavior::kContiguous);
+    return std::make_unique<CharacterStep>(is_numeric, part.maybe_boolean("individual_digits").value_or(false)
+                                                           ? Behavior::kIsolated
+                                                           : Behavior::kContiguous);
   if (type == "Punctuation") return std::make_unique<CharacterStep>(is_punctuation, behavior_of(part, "Isolated"));
   if (type == "WhitespaceSplit") return std::make_unique<CharacterStep>(is_white_space, Behavior::kRemoved);
   if (type == "Whitespace")
-    return std::make_unique<SplitStep>(Pattern(pcre2_from_oniguruma(R"([\w\p{Alphabetic}\x{200c}\x{200d}]+|[^\w\p{Alphabetic}\x{200c}\x{200d}\s]+)"), "Whitespace"),
-                                       Behavior::kRemoved, true);
+    return std::make_unique<SplitStep>(
+        Pattern(pcre2_from_oniguruma(R"([\w\p{Alphabetic}\x{200c}\x{200d}]+|[^\w\p{Alphabetic}\x{200c}\x{200d}\s]+)"),
+                "Whitespace"),
+        Behavior::kRemoved, true);
   refuse_kind(part, type, kServed);
 }
 
@@ -237,10 +245,12 @@ PreTokenizer::PreTokenizer(const JsonObject& pre_tokenizer) {
   gives_bytes_ = !parts.empty() && parts.back().string("type") == "ByteLevel";
 }
 
-void PreTokenizer::run_from(size_t step, std::string_view piece, bool starts_text, MatchScratch& scratch, Sink sink) const {
+void PreTokenizer::run_from(size_t step, std::string_view piece, bool starts_text, MatchScratch& scratch,
+                            Sink sink) const {
   if (step == steps_.size()) return sink(piece, starts_text);
-  steps_[step]->run(piece, starts_text, scratch,
-                    [&](std::string_view part, bool part_starts) { run_from(step + 1, part, part_starts, scratch, sink); });
+  steps_[step]->run(piece, starts_text, scratch, [&](std::string_view part, bool part_starts) {
+    run_from(step + 1, part, part_starts, scratch, sink);
+  });
 }
 
 }  // namespace cadre

@@ -1,5 +1,5 @@
-// Characters of Unicode 15 and 16, which PCRE2 10.42 (Unicode 14) takes for unassigned while the tokenizers library knows
-// them: each has an older one that patterns may be shown in its place.
+// Characters of Unicode 15 and 16, which PCRE2 10.42 (Unicode 14) takes for unassigned while the tokenizers library
+// knows them: each has an older one that patterns may be shown in its place.
 #pragma once
 
 #include <string>

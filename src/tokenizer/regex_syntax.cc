@@ -1,7 +1,6 @@
 #include "tokenizer/regex_syntax.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <optional>
 #include <utility>
@@ -9,104 +8,38 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
+#include "tokenizer/regex_sets.h"
 
 namespace cadre {
 namespace {
 
 constexpr int kMaxClassDepth = 20;
-constexpr std::string_view kAnyCharacter = "[\\x{0}-\\x{10ffff}]";
-
-// The members of a character set, as they stand inside [ ] for PCRE2, and of its complement.
-struct NamedSet {
-  std::string_view members;
-  std::string_view complement;
-};
-
-// White_Space. PCRE2's own \s has U+180E too, which Unicode took out in 6.3.
-constexpr NamedSet kSpace{
-    "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}",
-    "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{21}-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}\\x{200b}-\\x{2027}"
-    "\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}"};
-// Letters, marks, digits, connectors and lettered symbols; PCRE2 leaves marks out.
-constexpr std::string_view kWord =
-    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}";
-// Oniguruma counts these six of Latin-1 too, outside of classes.
-constexpr std::string_view kLatinWord = "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
-constexpr NamedSet kDigit{"\\p{Nd}", "\\P{Nd}"};
-constexpr NamedSet kHexDigit{"0-9A-Fa-f", "\\x{0}-\\x{2f}\\x{3a}-\\x{40}\\x{47}-\\x{60}\\x{67}-\\x{10ffff}"};
-
-std::optional<NamedSet> shorthand_set(char letter) {
-  switch (std::tolower(static_cast<unsigned char>(letter))) {
-    case 's': return kSpace;
-    case 'd': return kDigit;
-    case 'h': return kHexDigit;
-    default: return std::nullopt;
-  }
-}
-
-// General categories by their long names, and POSIX names; PCRE2 knows the short ones only.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 49> kPropertyNames{{
-    {"any", "\\p{Any}"}, {"letter", "\\p{L}"}, {"uppercaseletter", "\\p{Lu}"}, {"lowercaseletter", "\\p{Ll}"},
-    {"titlecaseletter", "\\p{Lt}"}, {"modifierletter", "\\p{Lm}"}, {"otherletter", "\\p{Lo}"}, {"casedletter", "\\p{L&}"},
-    {"lc", "\\p{L&}"}, {"mark", "\\p{M}"}, {"combiningmark", "\\p{M}"}, {"nonspacingmark", "\\p{Mn}"},
-    {"spacingmark", "\\p{Mc}"}, {"enclosingmark", "\\p{Me}"}, {"number", "\\p{N}"}, {"decimalnumber", "\\p{Nd}"},
-    {"letternumber", "\\p{Nl}"}, {"othernumber", "\\p{No}"}, {"punctuation", "\\p{P}"}, {"punct", "\\p{P}"},
-    {"connectorpunctuation", "\\p{Pc}"}, {"dashpunctuation", "\\p{Pd}"}, {"openpunctuation", "\\p{Ps}"},
-    {"closepunctuation", "\\p{Pe}"}, {"initialpunctuation", "\\p{Pi}"}, {"finalpunctuation", "\\p{Pf}"},
-    {"otherpunctuation", "\\p{Po}"}, {"symbol", "\\p{S}"}, {"mathsymbol", "\\p{Sm}"}, {"currencysymbol", "\\p{Sc}"},
-    {"modifiersymbol", "\\p{Sk}"}, {"othersymbol", "\\p{So}"}, {"separator", "\\p{Z}"}, {"spaceseparator", "\\p{Zs}"},
-    {"lineseparator", "\\p{Zl}"}, {"paragraphseparator", "\\p{Zp}"}, {"other", "\\p{C}"}, {"control", "\\p{Cc}"},
-    {"cntrl", "\\p{Cc}"}, {"format", "\\p{Cf}"}, {"unassigned", "\\p{Cn}"}, {"privateuse", "\\p{Co}"},
-    {"surrogate", "\\p{Cs}"}, {"alpha", "\\p{Alphabetic}"}, {"upper", "\\p{Uppercase}"}, {"lower", "\\p{Lowercase}"},
-    {"digit", "\\p{Nd}"}, {"ascii", "\\x{0}-\\x{7f}"}, {"blank", "\\p{Zs}\\x{9}"},
-}};
-
-bool is_general_category(std::string_view name) {
-  if (name.empty() || name.size() > 2) return false;
-  constexpr std::array<std::string_view, 7> kSubclasses{"Cc f n o s", "L u l t m o", "M n c e", "N d l o",
-                                                        "P c d s e i f o", "S m c k o", "Z s l p"};
-  const char major = static_cast<char>(std::toupper(static_cast<unsigned char>(name[0])));
-  for (const std::string_view group : kSubclasses) {
-    if (group[0] != major) continue;
-    return name.size() == 1 ||
-           group.substr(1).find(static_cast<char>(std::tolower(static_cast<unsigned char>(name[1])))) != group.npos;
-  }
-  return false;
-}
-
-// A set of characters that is being read: plain members, or an expression that matches one character.
-struct CharacterSet {
-  std::string members;                   // as inside [ ]
-  std::vector<std::string> expressions;  // each matches one character; the set is the union of all
-  bool negated = false;
-
-  // An expression for the set that always takes exactly one character.
-  std::string expression() const {
-    if (expressions.empty()) {
-      if (members.empty()) return negated ? std::string(kAnyCharacter) : "(?!)";
-      return (negated ? "[^" : "[") + members + "]";
-    }
-    std::string all;
-    if (!members.empty()) all = "[" + members + "]";
-    for (const std::string& expression : expressions) all += (all.empty() ? "" : "|") + expression;
-    if (!negated) return all.find('|') == all.npos ? all : "(?:" + all + ")";
-    return "(?:(?!" + all + ")" + std::string(kAnyCharacter) + ")";
-  }
-};
 
 class Translator {
  public:
   explicit Translator(std::string_view pattern) : pattern_(pattern) {}
 
   std::string run() {
+    if (pos_ < pattern_.size()) element();
+    const std::string first = out_;
     while (pos_ < pattern_.size()) element();
-    return std::move(out_);
+    return failing_once_per_run(first);
   }
 
  private:
   [[noreturn]] void fail(std::string_view what) const {
-    throw unsupported("expected a regular expression that is understood, found {} at byte {} of {}; simplify the pattern",
-                      what, pos_, cadre::quoted(pattern_));
+    throw unsupported(
+        "expected a regular expression that is understood, found {} at byte {} of {}; simplify the pattern", what, pos_,
+        cadre::quoted(pattern_));
+  }
+
+  // A pattern like \s+$ that fails at the start of a run of spaces fails at each later space of it too: from there it
+  // can reach no other ends. Without being told so, a search takes time quadratic in the run.
+  std::string failing_once_per_run(const std::string& first) {
+    const bool is_run = first.starts_with('[') && first.ends_with("]+") && first.size() < out_.size();
+    const bool depends_on_start = out_.find("\\G") != out_.npos || out_.find("\\K") != out_.npos;
+    if (!is_run || has_alternatives_ || depends_on_start) return std::move(out_);
+    return "(?:" + out_ + "|" + first + "(*SKIP)(*FAIL))";
   }
 
   bool at(std::string_view text) const { return pattern_.substr(pos_).starts_with(text); }
@@ -127,6 +60,7 @@ class Translator {
     if (c == '|') {
       ++pos_;
       out_ += '|';
+      if (groups_.empty()) has_alternatives_ = true;
       atom_start_ = out_.size();
       return;
     }
@@ -139,7 +73,7 @@ class Translator {
       out_ += c;
       ++pos_;
     } else {
-      out_ += literal(next_code_point());
+      out_ += escaped_character(next_code_point());
     }
     quantifiers();
   }
@@ -240,24 +174,18 @@ class Translator {
     return c;
   }
 
-  static std::string literal(char32_t c) {
-    if (c < 0x80 && std::isalnum(static_cast<int>(c))) return std::string(1, static_cast<char>(c));
-    return fmt::format("\\x{{{:x}}}", static_cast<uint32_t>(c));
-  }
-
   // A backslash outside of a class.
   std::string escape() {
     const char letter = pos_ + 1 < pattern_.size() ? pattern_[pos_ + 1] : '\0';
     if (letter == '\0') fail("a backslash at the end");
-    if (auto set = escaped_set(kLatinWord)) return set->expression();
+    if (auto set = escaped_set(false)) return set->expression();
     if (letter == 'b' || letter == 'B') {
       pos_ += 2;
-      const std::string word = fmt::format("[{}{}]", kWord, kLatinWord);
+      const std::string word = shorthand_set('w', false)->expression();
       return letter == 'b' ? fmt::format("(?:(?<={0})(?!{0})|(?<!{0})(?={0}))", word)
                            : fmt::format("(?:(?<={0})(?={0})|(?<!{0})(?!{0}))", word);
     }
-    if (std::string_view("AzZGKRX").find(letter) != std::string_view::npos ||
-        (letter >= '1' && letter <= '9')) {
+    if (std::string_view("AzZGKRX").find(letter) != std::string_view::npos || (letter >= '1' && letter <= '9')) {
       pos_ += 2;
       return {'\\', letter};
     }
@@ -268,21 +196,15 @@ class Translator {
       pos_ = end + 1;
       return std::string(reference);
     }
-    return literal(escaped_code_point());
+    return escaped_character(escaped_code_point());
   }
 
-  // \s, \W, \p{...} and the like, anywhere; nullopt (nothing read) for other escapes.
-  std::optional<CharacterSet> escaped_set(std::string_view more_word = {}) {
+  // \s, \W, \p{...} and the like; nullopt (nothing read) for other escapes.
+  std::optional<CharacterSet> escaped_set(bool in_class) {
     const char letter = pos_ + 1 < pattern_.size() ? pattern_[pos_ + 1] : '\0';
-    CharacterSet set;
-    if (const auto named = shorthand_set(letter)) {
+    if (auto set = shorthand_set(letter, in_class)) {
       pos_ += 2;
-      set.members = std::isupper(static_cast<unsigned char>(letter)) ? named->complement : named->members;
       return set;
-    }
-    if (letter == 'w' || letter == 'W') {
-      pos_ += 2;
-      return set_of(std::string(kWord).append(more_word), letter == 'W');
     }
     if (letter != 'p' && letter != 'P') return std::nullopt;
     pos_ += 2;
@@ -295,57 +217,10 @@ class Translator {
       negated = !negated;
       name.remove_prefix(1);
     }
-    set = property(name, negated, more_word);
+    const auto set = property_set(name, negated, in_class);
+    if (!set) fail("an empty or odd property name");
     pos_ = end + 1;
     return set;
-  }
-
-  CharacterSet property(std::string_view name, bool negated, std::string_view more_word = {}) const {
-    std::string plain;
-    for (const char c : name)
-      if (c != ' ' && c != '_' && c != '-') plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    if (plain.empty() || !std::all_of(plain.begin(), plain.end(), [](unsigned char c) { return std::isalnum(c); }))
-      fail("an empty or odd property name");
-    const auto simple = [&](const NamedSet& named) {
-      CharacterSet set;
-      set.members = negated ? named.complement : named.members;
-      return set;
-    };
-    if (plain == "space" || plain == "whitespace") return simple(kSpace);
-    if (plain == "xdigit" || plain == "asciihexdigit") return simple(kHexDigit);
-    if (plain == "word") return set_of(std::string(kWord).append(more_word), negated);
-    if (plain == "alnum") return set_of("\\p{Alphabetic}\\p{Nd}", negated);
-    if (plain == "graph") return set_of("\\p{Cc}\\p{Cn}\\p{Cs}\\p{Z}", !negated);
-    if (plain == "print") return set_of("\\p{Cc}\\p{Cn}\\p{Cs}\\p{Zl}\\p{Zp}", !negated);
-    for (const auto& [known, members] : kPropertyNames)
-      if (plain == known) return set_of(std::string(members), negated);
-    if (is_general_category(plain)) {
-      plain[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(plain[0])));
-      return set_of("\\p{" + plain + "}", negated);
-    }
-    // PCRE2 reads a bare script name as Script_Extensions; Oniguruma means Script.
-    return set_of("\\p{" + script_or_property(plain) + "}", negated);
-  }
-
-  // The set of these members, or its complement.
-  static CharacterSet set_of(std::string members, bool negated) {
-    CharacterSet set;
-    if (!negated) {
-      set.members = std::move(members);
-    } else if (members.starts_with("\\p{") && members.find('}') == members.size() - 1) {
-      set.members = "\\P" + members.substr(2);
-    } else {
-      set.expressions.push_back("[^" + members + "]");
-    }
-    return set;
-  }
-
-  static std::string script_or_property(const std::string& plain) {
-    constexpr std::array<std::string_view, 14> kBinary{
-        "alphabetic", "uppercase", "lowercase", "emoji", "emojipresentation", "emojimodifier", "emojimodifierbase",
-        "emojicomponent", "extendedpictographic", "ideographic", "math", "diacritic", "idstart", "idcontinue"};
-    if (std::find(kBinary.begin(), kBinary.end(), plain) != kBinary.end()) return plain;
-    return "sc:" + plain;
   }
 
   // \n, \x{..}, \uHHHH, \012 and escaped punctuation, inside and outside of classes.
@@ -405,23 +280,15 @@ class Translator {
         pos_ += 2;
         parts.emplace_back();
       } else if (at("[:")) {
-        add_set(posix_set(), &parts.back());
+        parts.back().add(posix());
       } else if (peek() == '[') {
-        add_set(character_set(depth + 1), &parts.back());
+        parts.back().add(character_set(depth + 1));
       } else {
         class_member(&parts.back());
       }
     }
     ++pos_;
     return intersection(std::move(parts), negated);
-  }
-
-  static void add_set(const CharacterSet& set, CharacterSet* into) {
-    if (!set.negated && set.expressions.empty()) {
-      into->members += set.members;
-    } else {
-      into->expressions.push_back(set.expression());
-    }
   }
 
   static CharacterSet intersection(std::vector<CharacterSet> parts, bool negated) {
@@ -440,15 +307,16 @@ class Translator {
   // A character, a range, or a set by an escape.
   void class_member(CharacterSet* set) {
     if (peek() == '\\') {
-      if (const auto escaped = escaped_set()) return add_set(*escaped, set);
+      if (const auto escaped = escaped_set(true)) return set->add(*escaped);
     }
     const char32_t low = class_code_point();
     const bool is_range = peek() == '-' && pos_ + 1 < pattern_.size() && pattern_[pos_ + 1] != ']' &&
                           !pattern_.substr(pos_ + 1).starts_with('[') && !pattern_.substr(pos_ + 1).starts_with("&&");
-    set->members += literal(low);
+    set->members += escaped_character(low);
     if (!is_range) return;
     const size_t dash = pos_++;
-    if (peek() == '\\' && pos_ + 1 < pattern_.size() && (shorthand_set(pattern_[pos_ + 1]) || pattern_[pos_ + 1] == 'p' || pattern_[pos_ + 1] == 'P')) {
+    if (peek() == '\\' && pos_ + 1 < pattern_.size() &&
+        std::string_view("sSwWdDhHpP").find(pattern_[pos_ + 1]) != std::string_view::npos) {
       set->members += "\\x{2d}";  // [a-\d]: the dash stands for itself
       return;
     }
@@ -457,35 +325,37 @@ class Translator {
       pos_ = dash;
       fail("a range that ends before it starts");
     }
-    set->members += "-" + literal(high);
+    set->members += "-" + escaped_character(high);
   }
 
   char32_t class_code_point() { return peek() == '\\' ? escaped_code_point() : next_code_point(); }
 
   // [:alpha:] inside a class.
-  CharacterSet posix_set() {
+  CharacterSet posix() {
     const size_t end = pattern_.find(":]", pos_);
     if (end == pattern_.npos) fail("a POSIX class without its end");
     std::string_view name = pattern_.substr(pos_ + 2, end - pos_ - 2);
     const bool negated = name.starts_with('^');
     if (negated) name.remove_prefix(1);
-    // \p{Punct} has no symbols.
-    const CharacterSet set = name == "punct" ? set_of("\\p{P}\\p{S}", negated) : property(name, negated);
+    const auto set = posix_set(name, negated);
+    if (!set) fail("an empty or odd POSIX class");
     pos_ = end + 2;
-    return set;
+    return *set;
   }
 
   std::string_view pattern_;
   size_t pos_ = 0;
   std::string out_;
-  size_t atom_start_ = 0;        // where in out_ the atom before a quantifier starts
-  std::vector<size_t> groups_;  // where in out_ the open groups start
+  bool has_alternatives_ = false;  // outside of groups
+  size_t atom_start_ = 0;          // where in out_ the atom before a quantifier starts
+  std::vector<size_t> groups_;     // where in out_ the open groups start
 };
 
 }  // namespace
 
 std::string pcre2_from_oniguruma(std::string_view pattern) {
-  if (!utf8::is_valid(pattern)) throw invalid_input("expected a regular expression in UTF-8, found invalid bytes; correct the file");
+  if (!utf8::is_valid(pattern))
+    throw invalid_input("expected a regular expression in UTF-8, found invalid bytes; correct the file");
   return Translator(pattern).run();
 }
 
@@ -493,7 +363,7 @@ std::string pcre2_literal(std::string_view text) {
   std::string out;
   while (!text.empty()) {
     size_t length = 0;
-    out += fmt::format("\\x{{{:x}}}", static_cast<uint32_t>(utf8::decode(text, &length)));
+    out += escaped_character(utf8::decode(text, &length));
     text.remove_prefix(length);
   }
   return out;

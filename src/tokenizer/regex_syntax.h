@@ -1,5 +1,5 @@
-// Oniguruma regular expressions (Ruby syntax), as tokenizer.json files hold them, rewritten for PCRE2. Not a regex engine:
-// the result means the same to PCRE2 with UTF, UCP, MULTILINE and newline LF.
+// Oniguruma regular expressions (Ruby syntax), as tokenizer.json files hold them, rewritten for PCRE2. Not a regex
+// engine: the result means the same to PCRE2 with UTF, UCP, MULTILINE and newline LF.
 #pragma once
 
 #include <string>

@@ -1,5 +1,6 @@
 // Text to token ids and back. Tokenizer is what the rest of the program sees; load_tokenizer reads a Hugging Face
-// tokenizer.json (byte-level BPE, or BPE with metaspace and byte fallback). Immutable after construction: any thread may use it.
+// tokenizer.json (byte-level BPE, or BPE with metaspace and byte fallback). Immutable after construction: any thread
+// may use it.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +32,8 @@ class Tokenizer {
   // The bytes token `id` contributes to a text in which it follows other bytes (not necessarily whole characters);
   // empty for ids without a token. decode(ids) == replace_invalid(first_piece of the first, then the pieces).
   virtual std::string_view piece(TokenId id) const = 0;
-  // The bytes `id` contributes when no token before it contributed any: sentencepiece-style decoders drop a leading space.
+  // The bytes `id` contributes when no token before it contributed any: sentencepiece-style decoders drop a leading
+  // space.
   virtual std::string_view first_piece(TokenId id) const { return piece(id); }
 
   virtual bool is_special(TokenId id) const = 0;
@@ -47,12 +49,13 @@ class Tokenizer {
   virtual const std::string& chat_template() const = 0;
 };
 
-// Reads tokenizer.json, tokenizer_config.json and chat_template.jinja or chat_template.json (all but the first optional)
-// from a model folder. Throws Error for kinds that are not served (Unigram, WordPiece), naming what was found.
+// Reads tokenizer.json, tokenizer_config.json and chat_template.jinja or chat_template.json (all but the first
+// optional) from a model folder. Throws Error for kinds that are not served (Unigram, WordPiece), naming what was
+// found.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_dir);
 
-// The same from the files' text. config_json: tokenizer_config.json, empty for none. chat_template: a template that takes
-// the place of the config's, when not empty.
+// The same from the files' text. config_json: tokenizer_config.json, empty for none. chat_template: a template that
+// takes the place of the config's, when not empty.
 std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view tokenizer_json, std::string_view config_json = {},
                                                std::string chat_template = {});
 

@@ -1,5 +1,5 @@
-// Bytes per second of encoding and decoding, one thread. Run in the root of the source tree: it uses models/demo, and the
-// tokenizers of $CADRE_DATA (or ../shared/data) where that exists.
+// Bytes per second of encoding and decoding, one thread. Run in the root of the source tree: it uses models/demo, and
+// the tokenizers of $CADRE_DATA (or ../shared/data) where that exists.
 #include <benchmark/benchmark.h>
 
 #include <cstdlib>
@@ -16,10 +16,14 @@ constexpr size_t kTextBytes = 1 << 20;
 
 constexpr std::string_view kEnglish =
     "A violin is a wooden string instrument, the smallest and highest of its family in common use. Most violins have a "
-    "hollow body of spruce and maple, four strings tuned in perfect fifths, and a bow of horsehair that is drawn across "
-    "them. In 1564 the makers of Cremona built instruments that are still played today; some of them have been sold for "
-    "more than $15,000,000. Players don't only bow: they pluck (\"pizzicato\"), strike with the wood of the bow, and let a "
-    "finger rest lightly on a string so that harmonics ring out.\n\nIt's learned by children as young as three, who often "
+    "hollow body of spruce and maple, four strings tuned in perfect fifths, and a bow of horsehair that is drawn "
+    "across "
+    "them. In 1564 the makers of Cremona built instruments that are still played today; some of them have been sold "
+    "for "
+    "more than $15,000,000. Players don't only bow: they pluck (\"pizzicato\"), strike with the wood of the bow, and "
+    "let a "
+    "finger rest lightly on a string so that harmonics ring out.\n\nIt's learned by children as young as three, who "
+    "often "
     "begin with a one-sixteenth size. Orchestras seat about thirty violinists in two sections, first and second. ";
 
 // English sentences in a seeded order.
@@ -60,12 +64,13 @@ void load(benchmark::State& state, const std::filesystem::path& dir) {
 }
 
 void register_all() {
-  static const std::map<std::string, std::string> kTexts = {{"english", english()},
-                                                            {"chinese", repeated("小提琴是一种弦乐器，共有四根弦。")},
-                                                            {"code", repeated("  for (int i = 0; i < n; ++i) sum[i] += x[i] * 2;\n")},
-                                                            {"one_letter", repeated("x")},
-                                                            {"one_space", repeated(" ")},
-                                                            {"marks", repeated("e\xCC\x81\xCC\xA3")}};
+  static const std::map<std::string, std::string> kTexts = {
+      {"english", english()},
+      {"chinese", repeated("小提琴是一种弦乐器，共有四根弦。")},
+      {"code", repeated("  for (int i = 0; i < n; ++i) sum[i] += x[i] * 2;\n")},
+      {"one_letter", repeated("x")},
+      {"one_space", repeated(" ")},
+      {"marks", repeated("e\xCC\x81\xCC\xA3")}};
   static std::map<std::string, std::unique_ptr<Tokenizer>> tokenizers;
   const char* data = std::getenv("CADRE_DATA");
   const std::filesystem::path shared = std::filesystem::path(data ? data : "../shared/data") / "tokenizers";
@@ -77,9 +82,10 @@ void register_all() {
     const Tokenizer& tokenizer = *(tokenizers[name] = load_tokenizer(dir));
     benchmark::RegisterBenchmark((name + "/load").c_str(), load, dir)->Unit(benchmark::kMillisecond);
     for (const auto& [kind, text] : kTexts)
-      benchmark::RegisterBenchmark((name + "/encode/" + kind).c_str(),
-                                   [&tokenizer, &text = text](benchmark::State& state) { encode(state, tokenizer, text); })
-          ->Unit(benchmark::kMillisecond);
+      benchmark::RegisterBenchmark((name + "/encode/" + kind).c_str(), [&tokenizer,
+                                                                        &text = text](benchmark::State& state) {
+        encode(state, tokenizer, text);
+      })->Unit(benchmark::kMillisecond);
     benchmark::RegisterBenchmark((name + "/decode/english").c_str(), [&tokenizer](benchmark::State& state) {
       decode(state, tokenizer, kTexts.at("english"));
     })->Unit(benchmark::kMillisecond);

@@ -55,7 +55,8 @@ TokenizerConfig read_tokenizer_config(const JsonObject& config) {
     if (result.ec != std::errc() || result.ptr != key.data() + key.size() || id < 0)
       throw invalid_input("{}: expected ids from 0 to {} as keys, found {}; correct the file", added->name(),
                           std::numeric_limits<TokenId>::max(), cadre::quoted(key));
-    read.added_tokens.push_back(read_added_token(json_object(entry.value(), fmt::format("{}.{}", added->name(), id)), id));
+    read.added_tokens.push_back(
+        read_added_token(json_object(entry.value(), fmt::format("{}.{}", added->name(), id)), id));
   }
   return read;
 }

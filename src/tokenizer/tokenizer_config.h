@@ -1,4 +1,5 @@
-// What a tokenizer_config.json says that tokenizer.json does not: begin and end tokens, chat template, further added tokens.
+// What a tokenizer_config.json says that tokenizer.json does not: begin and end tokens, chat template, further added
+// tokens.
 #pragma once
 
 #include <map>
@@ -21,8 +22,8 @@ struct TokenizerConfig {
 // Reads the file's object. Throws Error for values of the wrong type.
 TokenizerConfig read_tokenizer_config(const JsonObject& config);
 
-// The template a "chat_template" value holds: a string, or a list of named ones, of which "default" is taken. Empty for a
-// list without it that names several.
+// The template a "chat_template" value holds: a string, or a list of named ones, of which "default" is taken. Empty for
+// a list without it that names several.
 std::string read_chat_template(const JsonObject& holder);
 
 // One added token with its flags; the id comes apart, each file writes it elsewhere.

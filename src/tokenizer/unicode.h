@@ -6,10 +6,10 @@
 
 namespace cadre {
 
-bool is_white_space(char32_t c);   // White_Space
-bool is_numeric(char32_t c);       // categories Nd, Nl, No
-bool is_punctuation(char32_t c);   // categories P*, and ASCII punctuation
-bool is_mark(char32_t c);          // categories M*
+bool is_white_space(char32_t c);     // White_Space
+bool is_numeric(char32_t c);         // categories Nd, Nl, No
+bool is_punctuation(char32_t c);     // categories P*, and ASCII punctuation
+bool is_mark(char32_t c);            // categories M*
 bool is_word_character(char32_t c);  // Alphabetic, marks, decimal digits, connectors, joiners (UTS 18)
 
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
