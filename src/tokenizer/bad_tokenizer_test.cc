@@ -111,8 +111,9 @@ TEST(BadTokenizer, Configs) {
   const std::string good = with_part(R"("decoder": null)");
   EXPECT_EQ(message_of(good), "");
   for (const char* config :
-       {"[]", "{", R"({"bos_token": 3})", R"({"add_bos_token": "yes"})", R"({"added_tokens_decoder": {"x": {}}})",
-        R"({"added_tokens_decoder": {"9": "x"}})", R"({"added_tokens_decoder": {"2000000000": {"content": "x"}}})"})
+       {"[]", "{", R"({"bos_token": 3})", R"({"add_bos_token": "yes"})", R"({"split_special_tokens": true})",
+        R"({"added_tokens_decoder": {"x": {}}})", R"({"added_tokens_decoder": {"9": "x"}})",
+        R"({"added_tokens_decoder": {"2000000000": {"content": "x"}}})"})
     EXPECT_NE(message_of(good, config).find("tokenizer_config.json"), std::string::npos) << config;
 }
 

@@ -1,5 +1,7 @@
 // The decoder of a tokenizer.json, applied to each token once at load: from then on a text is its tokens' bytes in a
 // row.
+// One difference from the tokenizers library: where byte tokens in a row make no valid UTF-8, only the bytes that are wrong
+// become U+FFFD, not every byte of the row; a stream could not know the row's end.
 #pragma once
 
 #include <functional>

@@ -65,7 +65,10 @@ Pattern::Pattern(const std::string& pcre2, std::string_view shown) : shown_(cadr
     throw unsupported("expected a regular expression that is understood, found {} ({}); simplify the pattern", shown_,
                       reinterpret_cast<const char*>(message));
   }
-  has_jit_ = pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE) == 0;
+  // Fails where the system forbids writable code; searches are then slower.
+  pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);
+  size_t jit_bytes = 0;
+  has_jit_ = pcre2_pattern_info(code_.get(), PCRE2_INFO_JITSIZE, &jit_bytes) == 0 && jit_bytes > 0;
 }
 
 bool Pattern::find(std::string_view text, size_t from, MatchScratch& scratch, size_t* begin, size_t* end) const {

@@ -43,6 +43,10 @@ TokenizerConfig read_tokenizer_config(const JsonObject& config) {
   TokenizerConfig read;
   read.bos_token = token_text(config, "bos_token");
   read.eos_token = token_text(config, "eos_token");
+  if (config.maybe_boolean("split_special_tokens").value_or(false))
+    throw unsupported(
+        "{}: expected split_special_tokens false, found true; chat templates need their special tokens read",
+        config.name());
   read.add_bos_token = config.maybe_boolean("add_bos_token");
   read.add_eos_token = config.maybe_boolean("add_eos_token");
   read.chat_template = read_chat_template(config);

@@ -111,6 +111,24 @@ TEST(Pattern, RunBeforeAnEndTakesLinearTime) {
   }
 }
 
+// The same answers where the machine has no JIT.
+TEST(Pattern, WorksWithoutJit) {
+  for_each_line("pre_tokenizers.jsonl", 1000,
+                [](const JsonObject& part, const std::string& text, const json::value& result) {
+                  if (part.string("type") != "Split" || part.string("behavior") != "Isolated") return;
+                  const PatternSource source = json_pattern(part);
+                  if (!source.is_regex) return;
+                  const Pattern pattern("(*NO_JIT)" + pcre2_from_oniguruma(source.text), source.text);
+                  MatchScratch scratch;
+                  scratch.set_has_recent_characters(has_recent_characters(text));
+                  json::array pieces;
+                  pattern.split(text, scratch, [&](size_t begin, size_t end, bool) {
+                    if (begin != end) pieces.emplace_back(text.substr(begin, end - begin));
+                  });
+                  EXPECT_EQ(pieces, result.as_array());
+                });
+}
+
 // Merges as defined: the lowest rank anywhere, the leftmost among equals, again and again.
 std::vector<TokenId> merge_plainly(std::vector<TokenId> ids,
                                    const std::map<std::pair<TokenId, TokenId>, std::pair<int, TokenId>>& merges) {
