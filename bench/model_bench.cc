@@ -43,7 +43,7 @@ double expert_share(const ModelConfig& c, double rows) {
 class Runner {
  public:
   Runner(const ModelConfig& config, WeightSource& source, int threads, int64_t context)
-      : config_(config), model_(config, source, {.max_batched_tokens = 512, .num_threads = threads}), context_(context),
+      : config_(config), model_(config, source, {.max_batched_tokens = 512, .num_threads = threads, .compute_mode = ComputeMode::kFast}), context_(context),
         blocks_per_sequence_((context + 16 + 512) / 16 + 1), kv_(model_.kv_layout(), blocks_per_sequence_ * 32),
         logits_(static_cast<size_t>(32 * config.vocab_size)), failed_(32) {}
 
@@ -56,7 +56,7 @@ class Runner {
     std::vector<SequenceRows> input;
     for (int64_t s = 0; s < sequences; ++s)
       input.push_back({std::span(tokens).subspan(static_cast<size_t>(s * rows), static_cast<size_t>(rows)), start,
-                       std::span(blocks).subspan(static_cast<size_t>(s * blocks_per_sequence_), static_cast<size_t>(blocks_per_sequence_)), 1});
+                       std::span(blocks).subspan(static_cast<size_t>(s * blocks_per_sequence_), static_cast<size_t>(blocks_per_sequence_)), start == 0 ? rows : 0, 1});
     const auto begin = std::chrono::steady_clock::now();
     model_.forward({input}, kv_, {logits_, {failed_.data(), input.size()}});
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

@@ -14,6 +14,7 @@ struct RowGroup {
   int64_t first_row = 0, num_rows = 0;
   int64_t start_position = 0;
   std::span<const BlockId> blocks;
+  int64_t num_prompt_tokens = 0;  // 0: all rows as in decoding
 };
 
 struct AttentionStep {

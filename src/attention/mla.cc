@@ -1,6 +1,7 @@
 #include "attention/mla.h"
 
 #include <algorithm>
+#include <array>
 
 #include "kernels/attention.h"
 #include "kernels/elementwise.h"
@@ -10,10 +11,18 @@ namespace {
 
 // Rows whose latent queries are held at once: bounds the workspace, changes no result.
 constexpr int64_t kChunkRows = 64;
+// Prompts shorter than this gain nothing from the expanded form. Positions from kMaxExpanded on run absorbed: expanding
+// costs context x kv_lora_rank for each step a prompt is cut into, and that bounds it (and the scratch).
+constexpr int64_t kMinExpandedPrompt = 32;
+constexpr int64_t kMaxExpanded = 4096;
 
 }  // namespace
 
-MlaWorkspace::MlaWorkspace(const AttentionConfig& c, int64_t max_rows, int num_threads) {
+bool mla_row_is_expanded(int64_t position, int64_t num_prompt_tokens) {
+  return num_prompt_tokens >= kMinExpandedPrompt && position < std::min(num_prompt_tokens, kMaxExpanded);
+}
+
+MlaWorkspace::MlaWorkspace(const AttentionConfig& c, int64_t max_rows, int num_threads, int64_t max_position) {
   const int64_t chunk = std::min(kChunkRows, max_rows);
   q_a.resize(static_cast<size_t>(max_rows * c.q_lora_rank));
   q.resize(static_cast<size_t>(max_rows * c.num_heads * c.head_dim));
@@ -23,6 +32,10 @@ MlaWorkspace::MlaWorkspace(const AttentionConfig& c, int64_t max_rows, int num_t
   out_latent.resize(q_latent.size());
   per_thread_floats = (2 * c.kv_lora_rank + c.qk_rope_head_dim) * kMlaHeads;
   per_thread.resize(static_cast<size_t>(per_thread_floats * num_threads));
+  const int64_t context = (std::min(max_position, kMaxExpanded) + kTileTokens - 1) / kTileTokens * kTileTokens;
+  latents.resize(static_cast<size_t>(context * c.kv_lora_rank));
+  expanded_floats = context * (c.head_dim + c.v_head_dim) + kChunkRows * c.qk_nope_head_dim;
+  expanded.resize(static_cast<size_t>(expanded_floats * num_threads));
 }
 
 int64_t mla_block_bytes(const AttentionConfig& c, DType kv_dtype) {
@@ -36,8 +49,21 @@ void MlaAttention::forward(const AttentionStep& step, const float* x, float* out
   project(step, x, w);
   step.clear_new_blocks();
   step.pool->parallel_for(step.num_rows(), [&](int64_t row, int) { store_row(step, row, w); });
-  for (int64_t first = 0; first < step.num_rows(); first += kChunkRows)
-    attend_absorbed(step, first, std::min(kChunkRows, step.num_rows() - first), w);
+  // Rows of consecutive groups that run absorbed are taken together, whatever sequence they are of.
+  int64_t absorbed_from = 0;
+  const auto absorb_until = [&](int64_t row) {
+    for (; absorbed_from < row; absorbed_from = std::min(row, absorbed_from + kChunkRows))
+      attend_absorbed(step, absorbed_from, std::min(kChunkRows, row - absorbed_from), w);
+  };
+  for (const RowGroup& group : step.groups) {
+    int64_t expanded = 0;
+    while (expanded < group.num_rows && mla_row_is_expanded(group.start_position + expanded, group.num_prompt_tokens)) ++expanded;
+    if (expanded == 0) continue;
+    absorb_until(group.first_row);
+    attend_expanded(step, group, expanded, w);
+    absorbed_from = group.first_row + expanded;
+  }
+  absorb_until(step.num_rows());
   weights_.o.apply(w.attention_out.data(), step.num_rows(), out, *step.pool);
 }
 
@@ -72,6 +98,59 @@ void MlaAttention::store_row(const AttentionStep& step, int64_t row, MlaWorkspac
     for (int64_t i = 0; i < width; ++i) out[i] = float_to_bf16(latent[i]);
   } else {
     std::copy(latent, latent + width, reinterpret_cast<float*>(block) + at);
+  }
+}
+
+void MlaAttention::attend_expanded(const AttentionStep& step, const RowGroup& group, int64_t num_rows, MlaWorkspace& w) const {
+  const int64_t rank = config_.kv_lora_rank, width = rank + config_.qk_rope_head_dim, context = group.start_position + num_rows;
+  step.pool->parallel_for((context + kTileTokens - 1) / kTileTokens, [&](int64_t tile, int) {
+    const std::byte* block = step.kv->block(step.layer, group.blocks[static_cast<size_t>(tile)]);
+    for (int64_t t = 0; t < std::min(kTileTokens, context - tile * kTileTokens); ++t) {
+      float* out = w.latents.data() + (tile * kTileTokens + t) * rank;
+      if (kv_dtype_ == DType::kBF16) std::transform(reinterpret_cast<const uint16_t*>(block) + t * width, reinterpret_cast<const uint16_t*>(block) + t * width + rank, out, bf16_to_float);
+      else std::copy_n(reinterpret_cast<const float*>(block) + t * width, rank, out);
+    }
+  });
+  step.pool->parallel_for(config_.num_heads, [&](int64_t head, int thread) {
+    attend_expanded_head(step, group, num_rows, head, w.expanded.data() + thread * w.expanded_floats, w);
+  });
+}
+
+void MlaAttention::attend_expanded_head(const AttentionStep& step, const RowGroup& group, int64_t num_rows, int64_t head, float* scratch, MlaWorkspace& w) const {
+  const int64_t rank = config_.kv_lora_rank, width = rank + config_.qk_rope_head_dim, context = group.start_position + num_rows;
+  const int64_t nope = config_.qk_nope_head_dim, d = config_.head_dim, v = config_.v_head_dim, tile_floats = kTileTokens * (d + v);
+  float* keys = scratch + (context + kTileTokens - 1) / kTileTokens * tile_floats;  // [kChunkRows, nope], before they go into tiles
+  const PackedView &w_uk = weights_.w_uk[static_cast<size_t>(head)].view(), &w_uv = weights_.w_uv[static_cast<size_t>(head)].view();
+  for (int64_t first = 0; first < context; first += kChunkRows) {
+    const int64_t count = std::min(kChunkRows, context - first);
+    const RowsIn latents{w.latents.data() + first * rank, rank};
+    for (int64_t p = 0; p < w_uk.layout.num_panels(); ++p) gemm_panel(w_uk, p, nullptr, latents, count, {keys, nope});
+    for (int64_t at = first; at < first + count; at += kTileTokens) {
+      float* tile = scratch + at / kTileTokens * tile_floats;
+      const int64_t tokens = std::min(kTileTokens, first + count - at);
+      if (tokens < kTileTokens) std::fill_n(tile, tile_floats, 0.0f);  // what no query sees must be finite
+      for (int64_t p = 0; p < w_uv.layout.num_panels(); ++p)
+        gemm_panel(w_uv, p, nullptr, {w.latents.data() + at * rank, rank}, tokens, {tile + kTileTokens * d, v});
+      const std::byte* block = step.kv->block(step.layer, group.blocks[static_cast<size_t>(at / kTileTokens)]);
+      for (int64_t t = 0; t < tokens; ++t) {
+        for (int64_t i = 0; i < nope; ++i) tile[i * kTileTokens + t] = keys[(at - first + t) * nope + i];
+        for (int64_t i = nope; i < d; ++i) {
+          const int64_t source = t * width + rank + i - nope;
+          tile[i * kTileTokens + t] = kv_dtype_ == DType::kBF16 ? bf16_to_float(reinterpret_cast<const uint16_t*>(block)[source]) : reinterpret_cast<const float*>(block)[source];
+        }
+      }
+    }
+  }
+  const HeadCache cache{.tiles = {reinterpret_cast<const std::byte*>(scratch), nullptr, tile_floats * 4}, .key_offset = 0,
+                        .value_offset = kTileTokens * d * 4, .head_dim = d, .value_dim = v, .dtype = DType::kF32};
+  std::array<AttentionQuery, 16> queries;
+  for (int64_t first = 0; first < num_rows; first += static_cast<int64_t>(queries.size())) {
+    const int64_t count = std::min(static_cast<int64_t>(queries.size()), num_rows - first);
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t at = (group.first_row + first + i) * config_.num_heads + head;
+      queries[static_cast<size_t>(i)] = {w.q.data() + at * d, w.attention_out.data() + at * v, group.start_position + first + i};
+    }
+    attend(cache, static_cast<float>(config_.softmax_scale), 0, {queries.data(), static_cast<size_t>(count)});
   }
 }
 

@@ -61,7 +61,7 @@ Decoder::Decoder(ModelConfig config, WeightSource& source, const DecoderOptions&
   w_->normed.resize(wide);
   w_->delta.resize(wide);
   w_->row_failed.resize(static_cast<size_t>(rows));
-  if (config_.attention.kind == AttentionKind::kMla) w_->mla.emplace(config_.attention, rows, options_.num_threads);
+  if (config_.attention.kind == AttentionKind::kMla) w_->mla.emplace(config_.attention, rows, options_.num_threads, config_.max_position);
   else w_->gqa.emplace(config_.attention, rows);
   if (config_.moe.router.num_experts > 0) w_->moe.emplace(config_.moe, config_.hidden_size, rows, options_.num_threads);
   w_->dense_h.resize(static_cast<size_t>(rows * config_.dense_intermediate));
@@ -99,7 +99,7 @@ int64_t Decoder::lay_out_rows(const StepInput& input) {
       w_->positions[static_cast<size_t>(row + i)] = s.start_position + i;
       rope_.angles(s.start_position + i, w_->cos.data() + (row + i) * rope_.half_dim(), w_->sin.data() + (row + i) * rope_.half_dim());
     }
-    w_->groups.push_back({row, count, s.start_position, s.blocks});
+    w_->groups.push_back({row, count, s.start_position, s.blocks, options_.compute_mode == ComputeMode::kFast ? s.num_prompt_tokens : 0});
     row += count;
   }
   std::fill_n(w_->row_failed.begin(), row, uint8_t{0});

@@ -24,11 +24,15 @@ struct LayerWeights {
 // Loads layer `layer` of the configuration's family.
 LayerWeights load_layer(WeightLoader& loader, int64_t layer);
 
+// kReference: one form of everything, so that even a prompt given as prefill and the same tokens given one by one as if
+// decoded agree to the bit. kFast: prompt rows may take another form of attention (SequenceRows::num_prompt_tokens).
+enum class ComputeMode { kReference, kFast };
+
 struct DecoderOptions {
   int64_t max_batched_tokens = 2048;
-  int64_t max_logit_rows = 0;  // 0: max_batched_tokens
   DType kv_dtype = DType::kF32;
   int num_threads = 1;
+  ComputeMode compute_mode = ComputeMode::kReference;
 };
 
 class Decoder final : public Model {

@@ -17,7 +17,7 @@ MlaWeights load_mla(WeightLoader& loader, const std::string& prefix) {
   }
   w.kv_a = loader.linear(prefix + "kv_a_proj_with_mqa", a.kv_lora_rank + a.qk_rope_head_dim, hidden, a.qkv_bias);
   w.kv_a_norm = loader.vector(prefix + "kv_a_layernorm.weight", a.kv_lora_rank);
-  loader.latent_projections(prefix + "kv_b_proj", w.w_uk_t, w.w_uv);
+  loader.latent_projections(prefix + "kv_b_proj", w);
   w.o = loader.linear(prefix + "o_proj", hidden, a.num_heads * a.v_head_dim, a.o_bias);
   return w;
 }

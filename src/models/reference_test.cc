@@ -54,11 +54,11 @@ struct Route {
 // A model with a cache, whose sequences each own a fixed run of blocks in shuffled order.
 class Bench {
  public:
-  explicit Bench(const std::filesystem::path& dir, DType kv_dtype = DType::kF32) {
+  explicit Bench(const std::filesystem::path& dir, DType kv_dtype = DType::kF32, ComputeMode mode = ComputeMode::kReference) {
     const ModelConfig config = load_model_config(dir);
     const auto source = open_checkpoint(dir);
     check_tensors(*source, config);
-    model = std::make_unique<Decoder>(config, *source, DecoderOptions{.max_batched_tokens = kMaxRows, .kv_dtype = kv_dtype, .num_threads = 2});
+    model = std::make_unique<Decoder>(config, *source, DecoderOptions{.max_batched_tokens = kMaxRows, .kv_dtype = kv_dtype, .num_threads = 2, .compute_mode = mode});
     model->set_route_observer([this](int64_t layer, std::span<const int32_t> ids, std::span<const float> weights) {
       Route& r = routes[layer];
       r.ids.insert(r.ids.end(), ids.begin(), ids.end());
@@ -97,7 +97,7 @@ class Bench {
     std::vector<float> all;
     for (size_t at = 0; at < tokens.size(); at += static_cast<size_t>(chunk)) {
       const size_t n = std::min(static_cast<size_t>(chunk), tokens.size() - at);
-      const auto logits = step({{std::span(tokens).subspan(at, n), static_cast<int64_t>(at), blocks, static_cast<int64_t>(n)}});
+      const auto logits = step({{std::span(tokens).subspan(at, n), static_cast<int64_t>(at), blocks, static_cast<int64_t>(tokens.size()), static_cast<int64_t>(n)}});
       all.insert(all.end(), logits.begin(), logits.end());
       EXPECT_EQ(failed[0], 0);
     }
@@ -173,8 +173,22 @@ TEST_P(Reference, LogitsAndRoutesMatchTransformersForAnyChunking) {
   }
 }
 
+// The fast mode too: its choice of form depends on position and prompt length alone.
+TEST_P(Reference, FastModeMatchesAndItsChunkingChangesNoBit) {
+  for (const DType kv_dtype : {DType::kF32, DType::kBF16}) {
+    Bench bench(dir(), kv_dtype, ComputeMode::kFast);
+    const ReferenceFile reference(dir() / "reference.safetensors");
+    for (int p = 0; p < num_prompts(); ++p) {
+      const auto tokens = reference.get<int32_t>("prompt." + std::to_string(p));
+      const auto whole = bench.run(tokens, kMaxRows);
+      if (kv_dtype == DType::kF32) expect_close(whole, reference.get<float>("logits." + std::to_string(p)), "prompt " + std::to_string(p));
+      for (const int64_t chunk : {1, 5, 16, 40}) EXPECT_TRUE(bench.run(tokens, chunk) == whole) << "prompt " << p << " in chunks of " << chunk;
+    }
+  }
+}
+
 TEST_P(Reference, StrangersInTheBatchChangeNoBit) {
-  Bench bench(dir());
+  Bench bench(dir(), DType::kF32, testing::seed() % 2 ? ComputeMode::kFast : ComputeMode::kReference);
   const ReferenceFile reference(dir() / "reference.safetensors");
   Rng rng(testing::seed(), 5);
   SCOPED_TRACE(testing::seed());
@@ -200,7 +214,7 @@ TEST_P(Reference, StrangersInTheBatchChangeNoBit) {
       const size_t n = std::min<size_t>(rng.below(20), prompts[p].size() - done[p]);
       if (done[p] < prompts[p].size()) any = true;
       if (n == 0) continue;
-      rows.push_back({std::span(prompts[p]).subspan(done[p], n), static_cast<int64_t>(done[p]), blocks[p], static_cast<int64_t>(n)});
+      rows.push_back({std::span(prompts[p]).subspan(done[p], n), static_cast<int64_t>(done[p]), blocks[p], static_cast<int64_t>(prompts[p].size()), static_cast<int64_t>(n)});
       in_step.push_back(p);
     }
     const auto logits = bench.step(rows);
@@ -222,7 +236,7 @@ TEST_P(Reference, GreedyTokensMatchAsFarAsTheReferenceIsDecided) {
   for (int p = 0; p < num_prompts(); ++p) {
     const auto prompt = reference.get<int32_t>("prompt." + std::to_string(p)), expected = reference.get<int32_t>("greedy." + std::to_string(p));
     const auto blocks = bench.take_blocks(static_cast<int64_t>(prompt.size() + expected.size()));
-    auto logits = bench.step({{prompt, 0, blocks, 1}});
+    auto logits = bench.step({{prompt, 0, blocks, 0, 1}});
     for (size_t i = 0; i < expected.size(); ++i) {
       const auto best = std::max_element(logits.begin(), logits.begin() + static_cast<std::ptrdiff_t>(vocab));
       const int32_t token = static_cast<int32_t>(best - logits.begin());
@@ -232,7 +246,7 @@ TEST_P(Reference, GreedyTokensMatchAsFarAsTheReferenceIsDecided) {
       if (*best - second <= kDecisiveMargin && token != expected[i]) break;  // the reference itself was not decided here
       ASSERT_EQ(token, expected[i]) << "prompt " << p << " token " << i;
       const int32_t next[1] = {token};
-      if (i + 1 < expected.size()) logits = bench.step({{next, static_cast<int64_t>(prompt.size() + i), blocks, 1}});
+      if (i + 1 < expected.size()) logits = bench.step({{next, static_cast<int64_t>(prompt.size() + i), blocks, 0, 1}});
     }
     bench.give_back(blocks);
   }

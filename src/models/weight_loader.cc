@@ -96,7 +96,7 @@ std::vector<float> WeightLoader::dequantized(const std::string& prefix, int64_t 
   return values;
 }
 
-void WeightLoader::latent_projections(const std::string& prefix, std::vector<PackedMatrix>& w_uk_t, std::vector<PackedMatrix>& w_uv) {
+void WeightLoader::latent_projections(const std::string& prefix, MlaWeights& weights) {
   const AttentionConfig& a = config_.attention;
   const int64_t nope = a.qk_nope_head_dim, v = a.v_head_dim, rank = a.kv_lora_rank, n = a.num_heads * (nope + v);
   Source s = open(prefix, n, rank);
@@ -112,10 +112,12 @@ void WeightLoader::latent_projections(const std::string& prefix, std::vector<Pac
     PackSource part = s.pack;
     part.data = s.pack.data + h * (nope + v) * rank * element;
     part.n = rank, part.k = nope, part.stride_n = 1, part.stride_k = rank;
-    w_uk_t.emplace_back(part);
+    weights.w_uk_t.emplace_back(part);
+    part.n = nope, part.k = rank, part.stride_n = rank, part.stride_k = 1;
+    weights.w_uk.emplace_back(part);
     part.data += nope * rank * element;
-    part.n = v, part.k = rank, part.stride_n = rank, part.stride_k = 1;
-    w_uv.emplace_back(part);
+    part.n = v;
+    weights.w_uv.emplace_back(part);
   }
   release(s);
 }

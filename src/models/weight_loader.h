@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "attention/mla.h"
 #include "config/model_config.h"
 #include "kernels/linear.h"
 #include "moe/experts.h"
@@ -25,8 +26,8 @@ class WeightLoader {
   Linear linear(const std::string& prefix, int64_t n, int64_t k, bool with_bias = false);
   // The whole matrix prefix.weight [n, k] as float32, scales applied.
   std::vector<float> dequantized(const std::string& prefix, int64_t n, int64_t k);
-  // kv_b_proj [heads * (nope + v), rank] as the absorbed form needs it, per head.
-  void latent_projections(const std::string& prefix, std::vector<PackedMatrix>& w_uk_t, std::vector<PackedMatrix>& w_uv);
+  // kv_b_proj [heads * (nope + v), rank] as both forms of attention need it, per head.
+  void latent_projections(const std::string& prefix, MlaWeights& weights);
   GatedMlp gated_mlp(const std::string& gate, const std::string& up, const std::string& down, int64_t intermediate);
 
   // Format of routed expert matrices named by one of them (prefix of gate_proj, w1 ...).
