@@ -56,7 +56,7 @@ class Runner {
     std::vector<SequenceRows> input;
     for (int64_t s = 0; s < sequences; ++s)
       input.push_back({std::span(tokens).subspan(static_cast<size_t>(s * rows), static_cast<size_t>(rows)), start,
-                       std::span(blocks).subspan(static_cast<size_t>(s * blocks_per_sequence_), static_cast<size_t>(blocks_per_sequence_)), start == 0 ? rows : 0, 1});
+                       std::span(blocks).subspan(static_cast<size_t>(s * blocks_per_sequence_), static_cast<size_t>(blocks_per_sequence_)), 1, start == 0 ? rows : 0});
     const auto begin = std::chrono::steady_clock::now();
     model_.forward({input}, kv_, {logits_, {failed_.data(), input.size()}});
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

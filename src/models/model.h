@@ -18,11 +18,11 @@ struct SequenceRows {
   std::span<const int32_t> tokens;
   int64_t start_position = 0;
   std::span<const BlockId> blocks;
+  // Logits are produced for the last num_logit_rows rows (0: none, as for all but the last chunk of a prompt).
+  int64_t num_logit_rows = 1;
   // Length of the sequence's prompt: rows before it may take a form of attention that is faster for many rows. The
   // choice depends on this and the position alone, so chunking cannot change a result. 0: every row as in decoding.
   int64_t num_prompt_tokens = 0;
-  // Logits are produced for the last num_logit_rows rows (0: none, as for all but the last chunk of a prompt).
-  int64_t num_logit_rows = 1;
 };
 
 struct StepInput {

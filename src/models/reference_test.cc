@@ -97,7 +97,7 @@ class Bench {
     std::vector<float> all;
     for (size_t at = 0; at < tokens.size(); at += static_cast<size_t>(chunk)) {
       const size_t n = std::min(static_cast<size_t>(chunk), tokens.size() - at);
-      const auto logits = step({{std::span(tokens).subspan(at, n), static_cast<int64_t>(at), blocks, static_cast<int64_t>(tokens.size()), static_cast<int64_t>(n)}});
+      const auto logits = step({{std::span(tokens).subspan(at, n), static_cast<int64_t>(at), blocks, static_cast<int64_t>(n), static_cast<int64_t>(tokens.size())}});
       all.insert(all.end(), logits.begin(), logits.end());
       EXPECT_EQ(failed[0], 0);
     }
@@ -214,7 +214,7 @@ TEST_P(Reference, StrangersInTheBatchChangeNoBit) {
       const size_t n = std::min<size_t>(rng.below(20), prompts[p].size() - done[p]);
       if (done[p] < prompts[p].size()) any = true;
       if (n == 0) continue;
-      rows.push_back({std::span(prompts[p]).subspan(done[p], n), static_cast<int64_t>(done[p]), blocks[p], static_cast<int64_t>(prompts[p].size()), static_cast<int64_t>(n)});
+      rows.push_back({std::span(prompts[p]).subspan(done[p], n), static_cast<int64_t>(done[p]), blocks[p], static_cast<int64_t>(n), static_cast<int64_t>(prompts[p].size())});
       in_step.push_back(p);
     }
     const auto logits = bench.step(rows);
@@ -236,7 +236,7 @@ TEST_P(Reference, GreedyTokensMatchAsFarAsTheReferenceIsDecided) {
   for (int p = 0; p < num_prompts(); ++p) {
     const auto prompt = reference.get<int32_t>("prompt." + std::to_string(p)), expected = reference.get<int32_t>("greedy." + std::to_string(p));
     const auto blocks = bench.take_blocks(static_cast<int64_t>(prompt.size() + expected.size()));
-    auto logits = bench.step({{prompt, 0, blocks, 0, 1}});
+    auto logits = bench.step({{prompt, 0, blocks, 1}});
     for (size_t i = 0; i < expected.size(); ++i) {
       const auto best = std::max_element(logits.begin(), logits.begin() + static_cast<std::ptrdiff_t>(vocab));
       const int32_t token = static_cast<int32_t>(best - logits.begin());
@@ -246,7 +246,7 @@ TEST_P(Reference, GreedyTokensMatchAsFarAsTheReferenceIsDecided) {
       if (*best - second <= kDecisiveMargin && token != expected[i]) break;  // the reference itself was not decided here
       ASSERT_EQ(token, expected[i]) << "prompt " << p << " token " << i;
       const int32_t next[1] = {token};
-      if (i + 1 < expected.size()) logits = bench.step({{next, static_cast<int64_t>(prompt.size() + i), blocks, 0, 1}});
+      if (i + 1 < expected.size()) logits = bench.step({{next, static_cast<int64_t>(prompt.size() + i), blocks, 1}});
     }
     bench.give_back(blocks);
   }
