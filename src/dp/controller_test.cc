@@ -2,11 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
+#include <thread>
 
 #include "base/error.h"
+#include "base/rng.h"
 #include "tests/support/scripted_model.h"
+#include "tests/testing.h"
 #include "tokenizer/byte_tokenizer.h"
 
 namespace cadre {
@@ -100,6 +105,18 @@ class ControllerTest : public ::testing::Test {
     return {.prompt = tokenizer->encode(prompt, false), .sampling = {.temperature = 0}, .n = n};
   }
 
+  static ScriptedModelOptions gated(Gate& gate) {
+    return {.before_forward = [&gate](const StepInput&) { gate.arrive(); }};
+  }
+  static std::optional<ErrorKind> refusal(Controller& controller, GenerationRequest request) {
+    try {
+      controller.submit(std::move(request), [](Delta&&) { ADD_FAILURE() << "a refused request got an answer"; });
+    } catch (const Error& e) {
+      return e.kind();
+    }
+    return std::nullopt;
+  }
+
   SteadyClock clock;
   std::shared_ptr<const Tokenizer> tokenizer = std::make_shared<ByteTokenizer>();
 };
@@ -112,6 +129,199 @@ TEST_F(ControllerTest, Answers) {
   EXPECT_EQ(inbox.text(), "hello");
   EXPECT_TRUE(controller->wait_until_idle(60'000));
   EXPECT_TRUE(controller->is_healthy());
+  EXPECT_EQ(controller->stats(0).num_finished_stop, 1u);
+}
+
+TEST_F(ControllerTest, RefusesBeforeQueueing) {
+  const auto controller = make();
+  Inbox inbox;
+  EXPECT_EQ(refusal(*controller, {.prompt = {}}), ErrorKind::kInvalidInput);
+  EXPECT_EQ(refusal(*controller, {.prompt = std::vector<int32_t>(5000, 'a')}), ErrorKind::kContextLength);
+  EXPECT_TRUE(controller->wait_until_idle(60'000));
+}
+
+TEST_F(ControllerTest, AFullQueueIsSaidAndEmptiesAgain) {
+  Gate gate;
+  const auto controller = make({.max_queued_requests = 3, .max_queued_tokens = 100}, 1, gated(gate), {.max_num_seqs = 1});
+  Inbox running, waiting[3], later;
+  controller->submit(request("<<say r>>"), running.sink());
+  gate.wait_for_arrivals(1);  // it is in its first step: the queue is empty
+  controller->submit(request("<<say a>>"), waiting[0].sink());
+  controller->submit(request("<<say b>>", 2), waiting[1].sink(2));
+  EXPECT_EQ(controller->stats(0).num_waiting, 3);
+  EXPECT_EQ(controller->stats(0).num_waiting_tokens, 27);
+  EXPECT_EQ(refusal(*controller, request("<<say c>>")), ErrorKind::kOverloaded);
+  gate.open();
+  for (Inbox* inbox : {&running, &waiting[0], &waiting[1]}) EXPECT_EQ(inbox->wait(), FinishReason::kStop);
+  EXPECT_TRUE(controller->wait_until_idle(60'000));
+  controller->submit(request("<<say d>>"), later.sink());
+  EXPECT_EQ(later.wait(), FinishReason::kStop);
+}
+
+TEST_F(ControllerTest, TheQueueIsBoundedByTokensButTakesAnythingWhenEmpty) {
+  Gate gate;
+  const auto controller = make({.max_queued_requests = 100, .max_queued_tokens = 20}, 1, gated(gate), {.max_num_seqs = 1});
+  Inbox running, large;
+  controller->submit(request("<<say r>>"), running.sink());
+  gate.wait_for_arrivals(1);
+  controller->submit(request("<<say a rather large one, of more than twenty tokens>>"), large.sink());
+  EXPECT_EQ(refusal(*controller, request("b")), ErrorKind::kOverloaded);
+  gate.open();
+  EXPECT_EQ(large.wait(), FinishReason::kStop);
+}
+
+TEST_F(ControllerTest, CancelsTakeEffectBeforeTheNextStep) {
+  Gate gate;
+  const auto controller = make({}, 1, gated(gate), {.max_num_seqs = 2, .max_num_batched_tokens = 12});
+  Inbox decoding, prefilling, waiting, arriving;
+  const auto a = controller->submit(request("<<loop x>>"), decoding.sink());
+  gate.wait_for_arrivals(1);
+  const auto b = controller->submit(request("a prompt that takes several steps to prefill"), prefilling.sink());
+  const auto c = controller->submit(request("waits"), waiting.sink());
+  gate.allow(1);
+  gate.wait_for_arrivals(2);  // a decodes, b is in its first chunk, c waits
+  const auto d = controller->submit(request("on its way in"), arriving.sink());
+  for (const auto handle : {a, b, c, d, d, a + 1000}) controller->cancel(handle);
+  EXPECT_FALSE(decoding.is_done());
+  gate.allow(1);
+  for (Inbox* inbox : {&decoding, &prefilling, &waiting, &arriving}) EXPECT_EQ(inbox->wait(), FinishReason::kCancelled);
+  EXPECT_TRUE(controller->wait_until_idle(60'000));
+  const EngineStats stats = controller->stats(0);
+  EXPECT_EQ(stats.num_steps, 2u);
+  EXPECT_EQ(stats.num_cancelled_decode, 1u);
+  EXPECT_EQ(stats.num_cancelled_prefill, 1u);
+  EXPECT_EQ(stats.num_cancelled_waiting, 2u);
+  EXPECT_EQ(stats.num_free_blocks, stats.num_blocks);
+  controller->cancel(a);  // long finished
+  EXPECT_TRUE(controller->wait_until_idle(60'000));
+}
+
+TEST_F(ControllerTest, DrainingRefusesNewRequestsAndEndsTheOthers) {
+  Gate gate;
+  const auto controller = make({}, 1, gated(gate), {.max_num_seqs = 1});
+  Inbox running, waiting;
+  controller->submit(request("<<say running>>"), running.sink());
+  gate.wait_for_arrivals(1);
+  controller->submit(request("<<say waiting>>"), waiting.sink());
+  controller->begin_drain();
+  EXPECT_EQ(refusal(*controller, request("late")), ErrorKind::kUnavailable);
+  EXPECT_FALSE(controller->wait_until_idle(0));
+  EXPECT_FALSE(controller->wait_until_idle(1));
+  gate.open();
+  EXPECT_TRUE(controller->wait_until_idle(60'000));
+  EXPECT_EQ(running.text(), "running");
+  EXPECT_EQ(waiting.text(), "waiting");
+  EXPECT_EQ(refusal(*controller, request("late")), ErrorKind::kUnavailable);
+}
+
+TEST_F(ControllerTest, HealthIsProgress) {
+  Gate gate;
+  ManualClock manual;
+  const auto controller = make({.step_timeout_us = 1000, .clock = &manual}, 2, gated(gate));
+  manual.advance_us(5000);
+  EXPECT_TRUE(controller->is_healthy());  // nothing to do
+  Inbox inbox;
+  controller->submit(request("<<say ab>>"), inbox.sink());
+  gate.wait_for_arrivals(1);
+  manual.advance_us(900);
+  EXPECT_TRUE(controller->is_healthy());
+  manual.advance_us(200);
+  EXPECT_FALSE(controller->is_healthy());
+  gate.allow(1);
+  gate.wait_for_arrivals(2);  // the next step: progress again
+  EXPECT_TRUE(controller->is_healthy());
+  manual.advance_us(2000);
+  EXPECT_FALSE(controller->is_healthy());
+  gate.open();
+  inbox.wait();
+  EXPECT_TRUE(controller->wait_until_idle(60'000));
+  manual.advance_us(5000);
+  EXPECT_TRUE(controller->is_healthy());
+}
+
+TEST_F(ControllerTest, GoingAwayCancelsWhatIsLeft) {
+  Gate gate;
+  Inbox running, waiting, arriving;
+  auto controller = make({}, 1, gated(gate), {.max_num_seqs = 1});
+  controller->submit(request("<<loop x>>"), running.sink());
+  gate.wait_for_arrivals(1);
+  controller->submit(request("<<loop x>>", 3), waiting.sink(3));
+  gate.allow(1);
+  gate.wait_for_arrivals(2);
+  controller->submit(request("<<loop x>>"), arriving.sink());
+  std::thread opener([&] {
+    gate.wait_for_arrivals(2);
+    gate.open();
+  });
+  controller.reset();
+  opener.join();
+  for (Inbox* inbox : {&running, &waiting, &arriving}) {
+    EXPECT_TRUE(inbox->is_done());
+    EXPECT_EQ(inbox->wait(), FinishReason::kCancelled);
+  }
+}
+
+TEST_F(ControllerTest, SpreadsOverTheLeastLoadedRanks) {
+  Gate gate;
+  const auto controller = make({}, 3, gated(gate));
+  std::vector<std::unique_ptr<Inbox>> inboxes;
+  std::vector<RequestHandle> handles;
+  for (int i = 0; i < 9; ++i) {
+    inboxes.push_back(std::make_unique<Inbox>());
+    handles.push_back(controller->submit(request("<<loop x>>"), inboxes.back()->sink()));
+    gate.wait_for_arrivals(std::min(i + 1, 3));
+  }
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(controller->stats(rank).num_waiting + controller->stats(rank).num_running, 3);
+  for (const auto handle : handles) controller->cancel(handle);
+  gate.open();
+  for (const auto& inbox : inboxes) EXPECT_EQ(inbox->wait(), FinishReason::kCancelled);
+}
+
+TEST_F(ControllerTest, AThrowingModelDoesNotStopTheRank) {
+  const auto controller = make();
+  Inbox bad, good;
+  controller->submit(request("<<throw>>"), bad.sink());
+  EXPECT_EQ(bad.wait(), FinishReason::kError);
+  controller->submit(request("<<say fine>>"), good.sink());
+  EXPECT_EQ(good.wait(), FinishReason::kStop);
+}
+
+// Submits, cancels and snapshots from many threads at once: for the thread sanitizer, and nothing gets lost.
+TEST_F(ControllerTest, ManyThreadsAtOnce) {
+  SCOPED_TRACE(testing::seed());
+  const auto controller = make({.max_queued_requests = 50}, 2, {}, {.max_num_seqs = 4, .max_num_batched_tokens = 32, .num_kv_blocks = 16});
+  constexpr int kThreads = 6, kRequests = 60;
+  std::atomic<int> num_overloaded{0}, num_finished{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      Rng rng(testing::seed(), static_cast<uint64_t>(t));
+      std::vector<std::unique_ptr<Inbox>> inboxes;
+      for (int i = 0; i < kRequests; ++i) {
+        auto inbox = std::make_unique<Inbox>();
+        try {
+          const bool loops = rng.below(2) == 0;
+          const auto handle = controller->submit(request(loops ? "<<loop abc>>" : "<<say some words>>"), inbox->sink());
+          inboxes.push_back(std::move(inbox));
+          if (loops || rng.below(3) == 0) controller->cancel(handle);
+        } catch (const Error& e) {
+          EXPECT_EQ(e.kind(), ErrorKind::kOverloaded);
+          ++num_overloaded;
+          if (!inboxes.empty()) inboxes.back()->wait();
+        }
+        if (i % 7 == 0) {
+          EXPECT_LE(controller->stats(static_cast<int>(rng.below(2))).num_waiting, 50);
+          controller->is_healthy();
+        }
+      }
+      for (const auto& inbox : inboxes) inbox->wait();
+      num_finished += static_cast<int>(inboxes.size());
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(num_finished + num_overloaded, kThreads * kRequests);
+  EXPECT_TRUE(controller->wait_until_idle(60'000));
+  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(controller->stats(rank).num_free_blocks, 16);
 }
 
 }  // namespace

@@ -157,6 +157,8 @@ Engine::Impl::Impl(std::unique_ptr<Model> the_model, std::shared_ptr<const Token
   }
   rows.reserve(static_cast<size_t>(options.max_num_seqs));
   failed.reserve(static_cast<size_t>(options.max_num_seqs));
+  delta.text.reserve(512);
+  delta.tokens.reserve(64);
 }
 
 int64_t Engine::Impl::step() {

@@ -92,6 +92,15 @@ CADRE_INLINE double sum_weights_body(std::span<const float> logits, float best, 
   return total;
 }
 
+CADRE_INLINE void fill_weights_body(std::span<const float> logits, float best, float scale, float* out) {
+  size_t i = 0;
+  for (; i + kLanes <= logits.size(); i += kLanes) {
+    const Lanes weights = exp_lanes((load(logits.data() + i) - splat(best)) * splat(scale));
+    std::memcpy(out + i, &weights, sizeof(weights));
+  }
+  for (; i < logits.size(); ++i) out[i] = exp_lanes(splat((logits[i] - best) * scale))[0];
+}
+
 CADRE_INLINE bool any_above_body(std::span<const float> logits, float limit) {
   IntLanes any = {};
   size_t i = 0;
@@ -106,6 +115,9 @@ CADRE_INLINE bool any_above_body(std::span<const float> logits, float limit) {
 CADRE_AVX2 RowSummary summarize_avx2(std::span<const float> logits) { return summarize_body(logits); }
 CADRE_AVX2 double sum_weights_avx2(std::span<const float> logits, float best, float scale) {
   return sum_weights_body(logits, best, scale);
+}
+CADRE_AVX2 void fill_weights_avx2(std::span<const float> logits, float best, float scale, float* out) {
+  fill_weights_body(logits, best, scale, out);
 }
 CADRE_AVX2 bool any_above_avx2(std::span<const float> logits, float limit) { return any_above_body(logits, limit); }
 
@@ -126,6 +138,10 @@ float exp_nonpositive(float x) { return exp_lanes(splat(x))[0]; }
 
 double sum_weights(std::span<const float> logits, float best, float scale) {
   return has_avx2() ? sum_weights_avx2(logits, best, scale) : sum_weights_body(logits, best, scale);
+}
+
+void fill_weights(std::span<const float> logits, float best, float scale, float* out) {
+  has_avx2() ? fill_weights_avx2(logits, best, scale, out) : fill_weights_body(logits, best, scale, out);
 }
 
 bool any_above(std::span<const float> logits, float limit) {

@@ -19,6 +19,9 @@ RowSummary summarize(std::span<const float> logits);
 // exp(x) for x <= 0, within 2 units in the last place; 0 below -87.3 (and for -infinity).
 float exp_nonpositive(float x);
 
+// out[i] = exp_nonpositive((logits[i] - best) * scale); out has the row's size.
+void fill_weights(std::span<const float> logits, float best, float scale, float* out);
+
 // Sum of exp_nonpositive((logit - best) * scale) over the row; scale > 0.
 double sum_weights(std::span<const float> logits, float best, float scale);
 

@@ -10,7 +10,13 @@ OutputStream::OutputStream(const Tokenizer& tokenizer, const SamplingParams& par
                            std::span<const int32_t> ending_ids, int64_t max_tokens)
     : params_(params), ending_ids_(ending_ids), max_tokens_(max_tokens),
       detokenizer_(tokenizer, params.skip_special_tokens), stops_(params.stop) {
-  pending_.reserve(4);
+  // Room for what a stop string of usual length and a cut character hold back, so that steps do not allocate.
+  size_t longest_stop = 0;
+  for (const std::string& stop : params.stop) longest_stop = std::max(longest_stop, stop.size());
+  const size_t room = std::min<size_t>(longest_stop, 256) + 16;
+  pending_.reserve(room);
+  pending_text_.reserve(room);
+  added_.reserve(room);
 }
 
 bool OutputStream::is_ending_id(int32_t id) const {
@@ -32,10 +38,10 @@ void OutputStream::push(OutputToken token, Delta* delta) {
   pending_.push_back({std::move(token), begin, has_text});
 
   if (ends) {
-    // What include_stop adds is the ending token's own text: it ends the answer, so it is not looked at again.
+    // What include_stop adds is the ending token's own text: it ends the answer, so no stop string is looked for in it.
     read_text(added_, false);
     delta->stop_token = id;
-    end(FinishReason::kStop, delta);
+    end(FinishReason::kStop, !params_.include_stop, delta);
     return;
   }
   if (const auto stop_idx = read_text(added_, may_match)) {
@@ -47,7 +53,7 @@ void OutputStream::push(OutputToken token, Delta* delta) {
     return;
   }
   if (num_tokens_ >= max_tokens_) {
-    end(FinishReason::kLength, delta);
+    end(FinishReason::kLength, may_match, delta);
     return;
   }
   deliver(num_text_bytes_ - stops_.num_held(), delta);
@@ -57,22 +63,20 @@ void OutputStream::push(OutputToken token, Delta* delta) {
 void OutputStream::finish(FinishReason reason, Delta* delta) {
   CADRE_CHECK(!is_finished_, "finished twice");
   delta->num_completion_tokens = num_tokens_;
-  end(reason, delta);
+  end(reason, false, delta);
 }
 
 // Flushes the detokenizer and everything held back. A replacement character for a cut end is text like any other: a
 // stop string may be complete with it.
-void OutputStream::end(FinishReason reason, Delta* delta) {
+void OutputStream::end(FinishReason reason, bool may_match, Delta* delta) {
   is_finished_ = true;
   delta->finish = reason;
   added_.clear();
   detokenizer_.finish(&added_);
-  if (const auto stop_idx = read_text(added_, num_tokens_ > params_.min_tokens)) {
-    if (reason == FinishReason::kStop || reason == FinishReason::kLength) {
-      delta->finish = FinishReason::kStop;
-      delta->stop_token.reset();
-      delta->stop_reason = params_.stop[*stop_idx];
-    }
+  if (const auto stop_idx = read_text(added_, may_match)) {
+    delta->finish = FinishReason::kStop;
+    delta->stop_token.reset();
+    delta->stop_reason = params_.stop[*stop_idx];
   }
   deliver(num_text_bytes_, delta);
   release_tokens(true, delta);

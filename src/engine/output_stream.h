@@ -42,9 +42,8 @@ class OutputStream {
   };
 
   bool is_ending_id(int32_t id) const;
-  // Text that became showable and not yet delivered; nullopt, or the stop string that ended it.
   std::optional<size_t> read_text(std::string_view added, bool may_match);
-  void end(FinishReason reason, Delta* delta);
+  void end(FinishReason reason, bool may_match, Delta* delta);
   void deliver(uint64_t up_to, Delta* delta);
   void release_tokens(bool all, Delta* delta);
 

@@ -1,6 +1,7 @@
 #include "engine/sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -162,24 +163,38 @@ void Sampler::select_best(std::span<const float> logits, int64_t k) {
   shrink();
 }
 
-// Inverse of the distribution function, ids in order; block sums spare a second pass.
+// Inverse of the distribution function, ids in order. Block sums spare a second pass over all: the block is found first,
+// then the stretch in it, then the token. Where rounding leaves `left` at or above the last sum, the last token with a
+// weight is meant.
 int32_t Sampler::draw_from_all(std::span<const float> logits, const Draw& draw) {
+  const auto sum_of = [&](size_t from, size_t size) {
+    return sum_weights(logits.subspan(from, std::min(size, logits.size() - from)), draw.best, draw.inverse_temperature);
+  };
   block_sums_.clear();
   double total = 0;
   for (size_t from = 0; from < logits.size(); from += kBlock) {
-    const auto block = logits.subspan(from, std::min(kBlock, logits.size() - from));
-    block_sums_.push_back(sum_weights(block, draw.best, draw.inverse_temperature));
+    block_sums_.push_back(sum_of(from, kBlock));
     total += block_sums_.back();
   }
   double left = draw.uniform * total;
-  size_t block_idx = 0;
-  int32_t chosen = 0;
-  // Rounding may leave `left` at or above the last sum: then the last token with a weight is meant.
   size_t last_block = block_sums_.size() - 1;
   while (last_block > 0 && block_sums_[last_block] == 0) --last_block;
+  size_t block_idx = 0;
   while (block_idx < last_block && left >= block_sums_[block_idx]) left -= block_sums_[block_idx++];
+
   const size_t end = std::min(logits.size(), (block_idx + 1) * kBlock);
-  for (size_t id = block_idx * kBlock; id < end; ++id) {
+  size_t stretch = block_idx * kBlock;
+  bool is_found = false;
+  for (size_t from = stretch; from < end && !is_found; from += kScanBlock) {
+    const double sum = sum_of(from, kScanBlock);
+    if (sum == 0) continue;
+    stretch = from;
+    is_found = left < sum;
+    if (!is_found) left -= sum;
+  }
+  if (!is_found) left = total;
+  int32_t chosen = 0;
+  for (size_t id = stretch; id < std::min(end, stretch + kScanBlock); ++id) {
     const double weight = exp_nonpositive((logits[id] - draw.best) * draw.inverse_temperature);
     if (weight == 0) continue;
     chosen = static_cast<int32_t>(id);
@@ -236,23 +251,44 @@ void Sampler::collect(std::span<const float> logits, const Draw& draw, Place las
   for (size_t from = 0; from < logits.size(); from += kScanBlock) {
     const auto block = logits.subspan(from, std::min(kScanBlock, logits.size() - from));
     if (!any_above(block, limit)) continue;
+    std::array<float, kScanBlock> weights;
+    fill_weights(block, draw.best, draw.inverse_temperature, weights.data());
     for (size_t i = 0; i < block.size(); ++i) {
       const Place place{block[i], static_cast<int32_t>(from + i)};
-      if (!(place.logit > limit) || last.before(place)) continue;
-      const float weight = exp_nonpositive((place.logit - draw.best) * draw.inverse_temperature);
-      if (weight > 0 && weight >= min_weight) candidates_.push_back({place, weight});
+      if (weights[i] > 0 && weights[i] >= min_weight && !last.before(place)) candidates_.push_back({place, weights[i]});
     }
   }
 }
 
-// Keeps the shortest beginning of the order (best first) that holds at least `mass`: weighted selection by halving.
+// Keeps the shortest beginning of the order (best first) that holds at least `mass`. The logits' range is cut into bins
+// whose sums tell in which one the last token lies; inside it, weighted selection by halving finds the token.
 void Sampler::keep_nucleus(double mass) {
-  const auto before = [](const Candidate& a, const Candidate& b) { return a.place.before(b.place); };
-  selection_ = candidates_;
+  constexpr size_t kBins = 512;
+  float best = -kInfinity, worst = kInfinity;
+  for (const Candidate& c : candidates_) {
+    best = std::max(best, c.place.logit);
+    worst = std::min(worst, c.place.logit);
+  }
+  const float bins_per_logit = static_cast<float>(kBins) / (best - worst);
+  const bool is_one_bin = !std::isnormal(bins_per_logit);  // all logits equal, or a range that floats cannot divide
+  const auto bin_of = [&](const Candidate& c) {            // falls as the logit rises
+    return is_one_bin ? 0 : std::min(kBins - 1, static_cast<size_t>((best - c.place.logit) * bins_per_logit));
+  };
+  std::array<double, kBins> sums{};
+  for (const Candidate& c : candidates_) sums[bin_of(c)] += c.weight;
+  size_t last_bin = kBins - 1;
+  while (last_bin > 0 && sums[last_bin] == 0) --last_bin;
+  size_t bin = 0;
+  while (bin < last_bin && sums[bin] < mass) mass -= sums[bin++];
+  while (sums[bin] == 0) ++bin;
+
+  selection_.clear();
+  for (const Candidate& c : candidates_)
+    if (bin_of(c) == bin) selection_.push_back(c);
   auto low = selection_.begin(), high = selection_.end();
   while (high - low > 1) {
     const auto middle = low + (high - low) / 2;
-    std::nth_element(low, middle, high, before);
+    std::nth_element(low, middle, high, [](const Candidate& a, const Candidate& b) { return a.place.before(b.place); });
     double better = 0;
     for (auto it = low; it != middle; ++it) better += it->weight;
     if (better >= mass) {

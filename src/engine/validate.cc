@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "config/bytes.h"
 
 namespace cadre {
@@ -59,12 +60,15 @@ void validate_sampling(const SamplingParams& p, const ServingLimits& limits) {
   if (p.stop.size() > kMaxStops)
     throw Error(ErrorKind::kInvalidInput,
                 fmt::format("stop: expected at most {} strings, found {}; leave some out", kMaxStops, p.stop.size()), "stop");
-  for (const std::string& stop : p.stop)
+  for (const std::string& stop : p.stop) {
+    if (!utf8::is_valid(stop))
+      throw Error(ErrorKind::kInvalidInput, fmt::format("stop: expected text in UTF-8, found {}; encode it as UTF-8", cadre::quoted(stop)), "stop");
     if (stop.empty() || stop.size() > kMaxStopBytes)
       throw Error(ErrorKind::kInvalidInput,
                   fmt::format("stop: expected strings of 1 to {} bytes, found one of {}; change it or leave it out",
                               kMaxStopBytes, stop.size()),
                   "stop");
+  }
   for (const int32_t id : p.stop_token_ids) expect_token_id("stop_token_ids", id, limits.vocab_size);
   expect_integer("logprobs", p.num_logprobs, -1, limits.vocab_size);
   expect_integer("prompt_logprobs", p.num_prompt_logprobs, -1, limits.vocab_size);
