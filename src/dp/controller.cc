@@ -40,7 +40,7 @@ struct Rank {
   std::vector<Command> inbox;
   // Submitted, and not in `published` yet.
   int64_t num_arriving = 0, num_arriving_tokens = 0;
-  EngineStats published;         // after the last step
+  EngineStats published;         // of the last decision or step
   int64_t busy_since_us = kNotBusy;
   bool is_dead = false;          // its thread gave up
 
@@ -56,7 +56,8 @@ struct Controller::Impl {
   void check_room(const GenerationRequest& request) const;
   void run(Rank& rank);
   bool take_commands(Rank& rank, std::vector<Command>* commands);
-  void publish(Rank& rank, bool has_work);
+  void publish(Rank& rank);
+  void rest(Rank& rank);
   static void execute(Engine& engine, std::vector<Command>* commands);
   bool is_idle() const {
     return std::all_of(ranks.begin(), ranks.end(), [](const auto& rank) { return rank->is_idle(); });
@@ -191,11 +192,14 @@ void Controller::Impl::run(Rank& rank) {
     while (take_commands(rank, &commands)) {
       try {
         execute(engine, &commands);
-        engine.step();
+        const int64_t num_rows = engine.schedule();
+        publish(rank);  // a step may be long: what runs in it waits no more
+        if (num_rows > 0) engine.run_scheduled();
       } catch (const std::exception& e) {
         engine.fail_all(fmt::format("The engine failed ({}); send the request again", e.what()));
       }
-      publish(rank, engine.has_work());
+      publish(rank);
+      if (!engine.has_work()) rest(rank);
     }
     execute(engine, &commands);
     engine.cancel_all();
@@ -222,7 +226,7 @@ bool Controller::Impl::take_commands(Rank& rank, std::vector<Command>* commands)
   return !is_stopping;
 }
 
-void Controller::Impl::publish(Rank& rank, bool has_work) {
+void Controller::Impl::publish(Rank& rank) {
   const EngineStats stats = rank.engine->stats();
   const std::lock_guard lock(mutex);
   rank.published = stats;
@@ -233,7 +237,10 @@ void Controller::Impl::publish(Rank& rank, bool has_work) {
     rank.num_arriving += submission->request.n;
     rank.num_arriving_tokens += num_prompt_tokens(submission->request);
   }
-  if (has_work) return;
+}
+
+void Controller::Impl::rest(Rank& rank) {
+  const std::lock_guard lock(mutex);
   rank.busy_since_us = kNotBusy;
   if (is_idle()) idle.notify_all();
 }

@@ -52,65 +52,71 @@ class Gate {
   bool is_open_ = false;
 };
 
-// One answer, collected from the engine's thread.
+// One answer, collected from the engine's thread. Its sink may outlive it.
 class Inbox {
  public:
   DeltaSink sink(int32_t num_choices = 1) {
-    return [this, num_choices](Delta&& delta) {
-      const std::lock_guard lock(mutex_);
-      text_ += delta.text;
-      error_ += delta.error;
-      if (delta.finish) {
-        finish_ = delta.finish;
-        is_done_ = ++num_finished_ == num_choices;
-        changed_.notify_all();
-      }
+    return [state = state_, num_choices](Delta&& delta) {
+      const std::lock_guard lock(state->mutex);
+      state->text += delta.text;
+      if (!delta.finish) return;
+      state->finish = delta.finish;
+      state->is_done = ++state->num_finished == num_choices;
+      state->changed.notify_all();
     };
   }
   FinishReason wait() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return is_done_; });
-    return *finish_;
+    std::unique_lock lock(state_->mutex);
+    state_->changed.wait(lock, [&] { return state_->is_done; });
+    return *state_->finish;
   }
   std::string text() const {
-    const std::lock_guard lock(mutex_);
-    return text_;
+    const std::lock_guard lock(state_->mutex);
+    return state_->text;
   }
   bool is_done() const {
-    const std::lock_guard lock(mutex_);
-    return is_done_;
+    const std::lock_guard lock(state_->mutex);
+    return state_->is_done;
   }
 
  private:
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::string text_, error_;
-  std::optional<FinishReason> finish_;
-  int32_t num_finished_ = 0;
-  bool is_done_ = false;
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::string text;
+    std::optional<FinishReason> finish;
+    int32_t num_finished = 0;
+    bool is_done = false;
+  };
+  std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
 class ControllerTest : public ::testing::Test {
  protected:
-  std::unique_ptr<Controller> make(ControllerOptions options = {}, int num_ranks = 1, ScriptedModelOptions model = {},
+  void make(ControllerOptions options = {}, int num_ranks = 1, ScriptedModelOptions model = {},
                                    EngineOptions engine_options = {}) {
     if (engine_options.num_kv_blocks == 0) engine_options.num_kv_blocks = 64;
     engine_options.eos_ids = {257};
     std::vector<std::unique_ptr<Engine>> engines;
     for (int rank = 0; rank < num_ranks; ++rank)
       engines.push_back(std::make_unique<Engine>(std::make_unique<ScriptedModel>(model), tokenizer, engine_options, clock));
-    return std::make_unique<Controller>(std::move(engines), options);
+    controller = std::make_unique<Controller>(std::move(engines), options);
   }
   GenerationRequest request(const std::string& prompt, int32_t n = 1) {
     return {.prompt = tokenizer->encode(prompt, false), .sampling = {.temperature = 0}, .n = n};
   }
 
-  static ScriptedModelOptions gated(Gate& gate) {
-    return {.before_forward = [&gate](const StepInput&) { gate.arrive(); }};
+  // However a test ends, the controller can go.
+  void TearDown() override {
+    gate.open();
+    controller.reset();
   }
-  static std::optional<ErrorKind> refusal(Controller& controller, GenerationRequest request) {
+  ScriptedModelOptions gated() {
+    return {.before_forward = [this](const StepInput&) { gate.arrive(); }};
+  }
+  std::optional<ErrorKind> refusal(GenerationRequest request) {
     try {
-      controller.submit(std::move(request), [](Delta&&) { ADD_FAILURE() << "a refused request got an answer"; });
+      controller->submit(std::move(request), [](Delta&&) { ADD_FAILURE() << "a refused request got an answer"; });
     } catch (const Error& e) {
       return e.kind();
     }
@@ -118,11 +124,13 @@ class ControllerTest : public ::testing::Test {
   }
 
   SteadyClock clock;
+  Gate gate;
   std::shared_ptr<const Tokenizer> tokenizer = std::make_shared<ByteTokenizer>();
+  std::unique_ptr<Controller> controller;
 };
 
 TEST_F(ControllerTest, Answers) {
-  const auto controller = make();
+  make();
   Inbox inbox;
   controller->submit(request("<<say hello>>"), inbox.sink());
   EXPECT_EQ(inbox.wait(), FinishReason::kStop);
@@ -133,16 +141,15 @@ TEST_F(ControllerTest, Answers) {
 }
 
 TEST_F(ControllerTest, RefusesBeforeQueueing) {
-  const auto controller = make();
+  make();
   Inbox inbox;
-  EXPECT_EQ(refusal(*controller, {.prompt = {}}), ErrorKind::kInvalidInput);
-  EXPECT_EQ(refusal(*controller, {.prompt = std::vector<int32_t>(5000, 'a')}), ErrorKind::kContextLength);
+  EXPECT_EQ(refusal({.prompt = {}}), ErrorKind::kInvalidInput);
+  EXPECT_EQ(refusal({.prompt = std::vector<int32_t>(5000, 'a')}), ErrorKind::kContextLength);
   EXPECT_TRUE(controller->wait_until_idle(60'000));
 }
 
 TEST_F(ControllerTest, AFullQueueIsSaidAndEmptiesAgain) {
-  Gate gate;
-  const auto controller = make({.max_queued_requests = 3, .max_queued_tokens = 100}, 1, gated(gate), {.max_num_seqs = 1});
+  make({.max_queued_requests = 3, .max_queued_tokens = 100}, 1, gated(), {.max_num_seqs = 1});
   Inbox running, waiting[3], later;
   controller->submit(request("<<say r>>"), running.sink());
   gate.wait_for_arrivals(1);  // it is in its first step: the queue is empty
@@ -150,7 +157,7 @@ TEST_F(ControllerTest, AFullQueueIsSaidAndEmptiesAgain) {
   controller->submit(request("<<say b>>", 2), waiting[1].sink(2));
   EXPECT_EQ(controller->stats(0).num_waiting, 3);
   EXPECT_EQ(controller->stats(0).num_waiting_tokens, 27);
-  EXPECT_EQ(refusal(*controller, request("<<say c>>")), ErrorKind::kOverloaded);
+  EXPECT_EQ(refusal(request("<<say c>>")), ErrorKind::kOverloaded);
   gate.open();
   for (Inbox* inbox : {&running, &waiting[0], &waiting[1]}) EXPECT_EQ(inbox->wait(), FinishReason::kStop);
   EXPECT_TRUE(controller->wait_until_idle(60'000));
@@ -159,20 +166,18 @@ TEST_F(ControllerTest, AFullQueueIsSaidAndEmptiesAgain) {
 }
 
 TEST_F(ControllerTest, TheQueueIsBoundedByTokensButTakesAnythingWhenEmpty) {
-  Gate gate;
-  const auto controller = make({.max_queued_requests = 100, .max_queued_tokens = 20}, 1, gated(gate), {.max_num_seqs = 1});
+  make({.max_queued_requests = 100, .max_queued_tokens = 20}, 1, gated(), {.max_num_seqs = 1});
   Inbox running, large;
   controller->submit(request("<<say r>>"), running.sink());
   gate.wait_for_arrivals(1);
   controller->submit(request("<<say a rather large one, of more than twenty tokens>>"), large.sink());
-  EXPECT_EQ(refusal(*controller, request("b")), ErrorKind::kOverloaded);
+  EXPECT_EQ(refusal(request("b")), ErrorKind::kOverloaded);
   gate.open();
   EXPECT_EQ(large.wait(), FinishReason::kStop);
 }
 
 TEST_F(ControllerTest, CancelsTakeEffectBeforeTheNextStep) {
-  Gate gate;
-  const auto controller = make({}, 1, gated(gate), {.max_num_seqs = 2, .max_num_batched_tokens = 12});
+  make({}, 1, gated(), {.max_num_seqs = 2, .max_num_batched_tokens = 12});
   Inbox decoding, prefilling, waiting, arriving;
   const auto a = controller->submit(request("<<loop x>>"), decoding.sink());
   gate.wait_for_arrivals(1);
@@ -197,27 +202,25 @@ TEST_F(ControllerTest, CancelsTakeEffectBeforeTheNextStep) {
 }
 
 TEST_F(ControllerTest, DrainingRefusesNewRequestsAndEndsTheOthers) {
-  Gate gate;
-  const auto controller = make({}, 1, gated(gate), {.max_num_seqs = 1});
+  make({}, 1, gated(), {.max_num_seqs = 1});
   Inbox running, waiting;
   controller->submit(request("<<say running>>"), running.sink());
   gate.wait_for_arrivals(1);
   controller->submit(request("<<say waiting>>"), waiting.sink());
   controller->begin_drain();
-  EXPECT_EQ(refusal(*controller, request("late")), ErrorKind::kUnavailable);
+  EXPECT_EQ(refusal(request("late")), ErrorKind::kUnavailable);
   EXPECT_FALSE(controller->wait_until_idle(0));
   EXPECT_FALSE(controller->wait_until_idle(1));
   gate.open();
   EXPECT_TRUE(controller->wait_until_idle(60'000));
   EXPECT_EQ(running.text(), "running");
   EXPECT_EQ(waiting.text(), "waiting");
-  EXPECT_EQ(refusal(*controller, request("late")), ErrorKind::kUnavailable);
+  EXPECT_EQ(refusal(request("late")), ErrorKind::kUnavailable);
 }
 
 TEST_F(ControllerTest, HealthIsProgress) {
-  Gate gate;
-  ManualClock manual;
-  const auto controller = make({.step_timeout_us = 1000, .clock = &manual}, 2, gated(gate));
+  static ManualClock manual;  // outlives the controller
+  make({.step_timeout_us = 1000, .clock = &manual}, 2, gated());
   manual.advance_us(5000);
   EXPECT_TRUE(controller->is_healthy());  // nothing to do
   Inbox inbox;
@@ -240,9 +243,11 @@ TEST_F(ControllerTest, HealthIsProgress) {
 }
 
 TEST_F(ControllerTest, GoingAwayCancelsWhatIsLeft) {
-  Gate gate;
   Inbox running, waiting, arriving;
-  auto controller = make({}, 1, gated(gate), {.max_num_seqs = 1});
+  // So long that no answer comes to its end by itself.
+  ScriptedModelOptions model = gated();
+  model.max_position = 1'000'000;
+  make({}, 1, model, {.max_num_seqs = 1, .num_kv_blocks = 70'000});
   controller->submit(request("<<loop x>>"), running.sink());
   gate.wait_for_arrivals(1);
   controller->submit(request("<<loop x>>", 3), waiting.sink(3));
@@ -262,8 +267,7 @@ TEST_F(ControllerTest, GoingAwayCancelsWhatIsLeft) {
 }
 
 TEST_F(ControllerTest, SpreadsOverTheLeastLoadedRanks) {
-  Gate gate;
-  const auto controller = make({}, 3, gated(gate));
+  make({}, 3, gated());
   std::vector<std::unique_ptr<Inbox>> inboxes;
   std::vector<RequestHandle> handles;
   for (int i = 0; i < 9; ++i) {
@@ -278,7 +282,7 @@ TEST_F(ControllerTest, SpreadsOverTheLeastLoadedRanks) {
 }
 
 TEST_F(ControllerTest, AThrowingModelDoesNotStopTheRank) {
-  const auto controller = make();
+  make();
   Inbox bad, good;
   controller->submit(request("<<throw>>"), bad.sink());
   EXPECT_EQ(bad.wait(), FinishReason::kError);
@@ -289,7 +293,7 @@ TEST_F(ControllerTest, AThrowingModelDoesNotStopTheRank) {
 // Submits, cancels and snapshots from many threads at once: for the thread sanitizer, and nothing gets lost.
 TEST_F(ControllerTest, ManyThreadsAtOnce) {
   SCOPED_TRACE(testing::seed());
-  const auto controller = make({.max_queued_requests = 50}, 2, {}, {.max_num_seqs = 4, .max_num_batched_tokens = 32, .num_kv_blocks = 16});
+  make({.max_queued_requests = 50}, 2, {}, {.max_num_seqs = 4, .max_num_batched_tokens = 32, .num_kv_blocks = 16});
   constexpr int kThreads = 6, kRequests = 60;
   std::atomic<int> num_overloaded{0}, num_finished{0};
   std::vector<std::thread> threads;

@@ -98,8 +98,8 @@ struct Engine::Impl {
   Impl(std::unique_ptr<Model> the_model, std::shared_ptr<const Tokenizer> the_tokenizer, EngineOptions the_options,
        const Clock& the_clock);
 
-  int64_t step();
-  bool run_model(std::span<const ScheduledRows> scheduled);
+  void run_scheduled();
+  void run_model();
   void process(const ScheduledRows& rows, std::span<float> logits, bool failed);
   bool score_prompt(Sequence& sequence, const ScheduledRows& rows, std::span<const float> logits);
   void sample(Sequence& sequence, std::span<float> logits);
@@ -109,9 +109,6 @@ struct Engine::Impl {
   void cancel(Request& request);
   void erase_if_done(uint64_t handle);
   void count_cancelled(const Sequence& sequence);
-  std::span<float> logit_row(int64_t row) {
-    return logits.as<float>().subspan(static_cast<size_t>(row * vocab_size), static_cast<size_t>(vocab_size));
-  }
   ServingLimits limits() const { return {vocab_size, options.max_model_len, options.num_kv_blocks}; }
 
   std::unique_ptr<Model> model;
@@ -130,6 +127,7 @@ struct Engine::Impl {
   EngineStats counters;
 
   // Of the step, kept so that steps do not allocate.
+  std::span<const ScheduledRows> scheduled;
   Buffer logits;
   std::vector<SequenceRows> rows;
   std::vector<uint8_t> failed;
@@ -161,24 +159,19 @@ Engine::Impl::Impl(std::unique_ptr<Model> the_model, std::shared_ptr<const Token
   delta.tokens.reserve(64);
 }
 
-int64_t Engine::Impl::step() {
-  const std::span<const ScheduledRows> scheduled = scheduler.schedule();
-  if (scheduled.empty()) return 0;
-  run_model(scheduled);
-  int64_t num_rows = 0, logit_row_idx = 0;
+void Engine::Impl::run_scheduled() {
+  run_model();
+  size_t offset = 0;
   for (size_t i = 0; i < scheduled.size(); ++i) {
-    const ScheduledRows& rows_i = scheduled[i];
-    num_rows += rows_i.num_rows;
-    const auto own = logits.as<float>().subspan(static_cast<size_t>(logit_row_idx * vocab_size),
-                                                static_cast<size_t>(rows_i.num_logit_rows * vocab_size));
-    logit_row_idx += rows_i.num_logit_rows;
-    process(rows_i, own, failed[i] != 0);
+    const auto size = static_cast<size_t>(scheduled[i].num_logit_rows * vocab_size);
+    process(scheduled[i], logits.as<float>().subspan(offset, size), failed[i] != 0);
+    offset += size;
   }
+  scheduled = {};
   ++counters.num_steps;
-  return num_rows;
 }
 
-bool Engine::Impl::run_model(std::span<const ScheduledRows> scheduled) {
+void Engine::Impl::run_model() {
   rows.clear();
   failed.assign(scheduled.size(), 0);
   int64_t num_logit_rows = 0;
@@ -192,14 +185,13 @@ bool Engine::Impl::run_model(std::span<const ScheduledRows> scheduled) {
   model_error.clear();
   try {
     model->forward({rows}, kv, {step_logits, failed});
-    return true;
+    return;
   } catch (const std::exception& e) {
     model_error = fmt::format("The model failed in this step ({}), so the answer ends here; send the request again", e.what());
   } catch (...) {
     model_error = "The model failed in this step, so the answer ends here; send the request again";
   }
   failed.assign(scheduled.size(), 1);
-  return false;
 }
 
 void Engine::Impl::process(const ScheduledRows& rows_run, std::span<float> own_logits, bool has_failed) {
@@ -369,7 +361,9 @@ void Engine::cancel_all() {
 }
 
 void Engine::fail_all(const std::string& message) {
-  impl_->delta = Delta{};  // the step that was cut off may have begun one
+  // A step that was cut off left these as they were.
+  impl_->delta = Delta{};
+  impl_->scheduled = {};
   for (const auto& [handle, request] : impl_->requests) {
     for (const auto& sequence : request->sequences) {
       if (sequence->is_open && !sequence->output.is_finished()) impl_->finish(*sequence, FinishReason::kError, message);
@@ -380,7 +374,23 @@ void Engine::fail_all(const std::string& message) {
 }
 
 bool Engine::has_work() const { return impl_->scheduler.has_work(); }
-int64_t Engine::step() { return impl_->step(); }
+
+int64_t Engine::step() {
+  const int64_t num_rows = schedule();
+  if (num_rows > 0) run_scheduled();
+  return num_rows;
+}
+
+int64_t Engine::schedule() {
+  CADRE_CHECK(impl_->scheduled.empty(), "{} sequences are scheduled already", impl_->scheduled.size());
+  impl_->scheduled = impl_->scheduler.schedule();
+  int64_t num_rows = 0;
+  for (const ScheduledRows& rows : impl_->scheduled) num_rows += rows.num_rows;
+  return num_rows;
+}
+
+void Engine::run_scheduled() { impl_->run_scheduled(); }
+
 
 EngineStats Engine::stats() const {
   EngineStats stats = impl_->counters;

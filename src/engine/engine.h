@@ -55,6 +55,10 @@ class Engine {
   // One step: schedule, forward, sample, deliver. Returns the number of rows run (0 when there was nothing to do).
   // What the model throws ends the step's sequences with kError; the engine goes on.
   int64_t step();
+  // The halves of step(), for an owner that acts in between: schedule() decides who runs and returns the number of rows;
+  // if there are any, run_scheduled() must follow before anything is added or cancelled.
+  int64_t schedule();
+  void run_scheduled();
   EngineStats stats() const;
   // The options in force: limits lowered to what the model was built for.
   const EngineOptions& options() const;
