@@ -177,8 +177,11 @@ void Engine::Impl::run_model() {
   int64_t num_logit_rows = 0;
   for (const ScheduledRows& s : scheduled) {
     const auto& sequence = static_cast<const Sequence&>(*s.sequence);
-    rows.push_back({std::span(sequence.tokens).subspan(static_cast<size_t>(s.start), static_cast<size_t>(s.num_rows)), s.start,
-                    sequence.blocks, s.num_logit_rows});
+    rows.push_back({.tokens = std::span(sequence.tokens).subspan(static_cast<size_t>(s.start), static_cast<size_t>(s.num_rows)),
+                    .start_position = s.start,
+                    .blocks = sequence.blocks,
+                    .num_prompt_tokens = sequence.num_prompt,
+                    .num_logit_rows = s.num_logit_rows});
     num_logit_rows += s.num_logit_rows;
   }
   const auto step_logits = logits.as<float>().first(static_cast<size_t>(num_logit_rows * vocab_size));

@@ -20,7 +20,7 @@ using testing::PieceTokenizer;
 const std::vector<std::string> kPieces = {"a", "b", "ab", "aba", "ba", "bb", "\xC3", "\xA9", "\xC3\xA9", "\xE2", "\x82", "\xAC",
                                           "a\xE2\x82", "\xAC" "b", "\xF0\x9F", "\x98\x80", "\xF0\x9F\x98\x80", "\xFF", "",
                                           "<|s|>", "<|e|>"};
-constexpr int32_t kSpecial = 19, kEnd = 20;
+constexpr int32_t kEnd = 20;
 constexpr size_t kFirstInvalid = 17;
 
 struct Case {

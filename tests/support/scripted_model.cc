@@ -156,6 +156,8 @@ void ScriptedModel::forward(const StepInput& input, KvStore& kv, const StepOutpu
     const SequenceRows& rows = input.sequences[i];
     const int64_t end = rows.start_position + static_cast<int64_t>(rows.tokens.size());
     num_rows += static_cast<int64_t>(rows.tokens.size());
+    if (rows.num_prompt_tokens < 1 || rows.num_logit_rows > static_cast<int64_t>(rows.tokens.size()))
+      throw std::logic_error("rows without a prompt, or more logits than rows");
     if (end > options_.max_position || rows.tokens.empty()) throw std::logic_error("rows beyond the context, or none");
     for (int64_t p = rows.start_position; p < end; ++p) write_row(rows, p, kv);
     for (int64_t p = end - rows.num_logit_rows; p < end; ++p, ++logit_row) {
