@@ -18,5 +18,6 @@ for name in ${threaded//,/ }; do
   if cmake --build build/tsan --target help | grep -q "^${name}_test:"; then cmake --build build/tsan --target "${name}_test"; fi
 done
 python3 tools/run_tests.py --carry "$counts" --only "$threaded" build/tsan
+tools/fuzz.sh --counts "$counts" 1
 python3 tools/lint.py
 exec python3 tools/run_tests.py --total "$counts"
