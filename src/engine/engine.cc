@@ -180,8 +180,8 @@ void Engine::Impl::run_model() {
     rows.push_back({.tokens = std::span(sequence.tokens).subspan(static_cast<size_t>(s.start), static_cast<size_t>(s.num_rows)),
                     .start_position = s.start,
                     .blocks = sequence.blocks,
-                    .num_prompt_tokens = sequence.num_prompt,
-                    .num_logit_rows = s.num_logit_rows});
+                    .num_logit_rows = s.num_logit_rows,
+                    .num_prompt_tokens = sequence.num_prompt});
     num_logit_rows += s.num_logit_rows;
   }
   const auto step_logits = logits.as<float>().first(static_cast<size_t>(num_logit_rows * vocab_size));
