@@ -12,9 +12,14 @@
 namespace cadre {
 
 struct ChatTemplateLimits {
-  uint64_t max_steps = 2'000'000;           // evaluated nodes; past it the template is said not to end
+  // Evaluated nodes, visited items, and one for each 256 bytes copied; past it the template is said not to end.
+  uint64_t max_steps = 20'000'000;
   uint64_t max_output_bytes = 16u << 20;
-  int max_depth = 200;                      // nesting of expressions, statements and macro calls
+  size_t max_memory_bytes = 256u << 20;  // of all values that live at one time
+  int max_depth = 1000;                  // nesting of expressions, statements, macro calls and printed values
+  // Lets templates call list.append, dict.update and their like on their own copy of the variables. The sandbox of
+  // transformers refuses these, and so does the default.
+  bool allow_mutation = false;
 };
 
 class ChatTemplate {
