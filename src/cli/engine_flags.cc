@@ -1,0 +1,156 @@
+#include "cli/engine_flags.h"
+
+#include <unistd.h>
+
+#include <CLI/Validators.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <thread>
+
+#include "base/error.h"
+#include "cli/units.h"
+#include "config/bytes.h"
+#include "models/decoder.h"
+#include "tokenizer/byte_tokenizer.h"
+#include "tokenizer/chat_template.h"
+#include "weights/weight_source.h"
+
+namespace cadre::cli {
+namespace {
+
+// Without --kv-cache-memory or --num-kv-blocks, the cache takes this share of the memory that is left when the weights
+// are in, and never more than all sequences at full length can fill.
+constexpr double kKvShareOfFreeMemory = 0.4;
+
+int64_t available_memory_bytes() {
+  std::ifstream in("/proc/meminfo");
+  for (std::string key, unit; in >> key;) {
+    int64_t kib = 0;
+    in >> kib;
+    std::getline(in, unit);
+    if (key == "MemAvailable:") return kib * 1024;
+  }
+  return int64_t{4} << 30;
+}
+
+SamplingDefaults load_defaults(const std::filesystem::path& dir) {
+  SamplingDefaults d;
+  const auto path = dir / "generation_config.json";
+  if (!std::filesystem::exists(path)) return d;
+  const json::value file = parse_json_file(path);
+  if (!file.is_object()) throw invalid_input("{}: expected a JSON object, found {}", path.string(), describe(file));
+  const JsonObject config(file.get_object(), "generation_config.json");
+  const bool samples = config.maybe_boolean("do_sample").value_or(true);
+  d.temperature = samples ? config.maybe_number("temperature").value_or(1.0) : 0.0;
+  d.top_p = config.maybe_number("top_p").value_or(1.0);
+  d.min_p = config.maybe_number("min_p").value_or(0.0);
+  d.repetition_penalty = config.maybe_number("repetition_penalty").value_or(1.0);
+  d.top_k = static_cast<int32_t>(config.maybe_integer("top_k", 0, 1 << 30).value_or(0));
+  return d;
+}
+
+std::shared_ptr<const Tokenizer> tokenizer_of(const std::filesystem::path& dir, bool is_dummy) {
+  // Dummy weights say nothing anyway: without a tokenizer, text goes in and out as bytes.
+  if (is_dummy && !std::filesystem::exists(dir / "tokenizer.json")) return std::make_shared<ByteTokenizer>();
+  return load_tokenizer(dir);
+}
+
+DType kv_dtype_of(const std::string& name) { return name == "bfloat16" ? DType::kBF16 : DType::kF32; }
+
+int64_t choose_kv_blocks(const EngineFlags& flags, const ModelConfig& config, DType kv_dtype, int64_t max_model_len) {
+  const int64_t block_bytes = kv_bytes_per_token(config, kv_dtype) * kKvBlockTokens;
+  const int64_t most = flags.max_num_seqs * ((max_model_len + kKvBlockTokens - 1) / kKvBlockTokens);
+  if (flags.num_kv_blocks > 0) return flags.num_kv_blocks;
+  const int64_t budget = flags.kv_cache_memory.empty() ? static_cast<int64_t>(kKvShareOfFreeMemory * static_cast<double>(available_memory_bytes()))
+                                                       : parse_bytes(flags.kv_cache_memory, "--kv-cache-memory");
+  const int64_t blocks = std::min(most, budget / block_bytes);
+  if (blocks < 1)
+    throw invalid_input("expected room for at least one KV block of {}, found {}; give more with --kv-cache-memory", bytes_text(static_cast<uint64_t>(block_bytes)),
+                        bytes_text(static_cast<uint64_t>(std::max<int64_t>(budget, 0))));
+  return blocks;
+}
+
+}  // namespace
+
+void add_engine_flags(CLI::App& command, EngineFlags& f) {
+  command.add_option("MODEL", f.model, "Model folder: config.json, safetensors, tokenizer.json")->required();
+  command.add_option("--load-format", f.load_format, "auto: the checkpoint; dummy: seeded random weights of its shapes")
+      ->check(CLI::IsMember({"auto", "dummy"}))->capture_default_str();
+  command.add_option("--max-num-seqs", f.max_num_seqs, "Sequences that run at once")->check(CLI::Range(int64_t{1}, int64_t{65536}))->capture_default_str();
+  command.add_option("--max-num-batched-tokens", f.max_num_batched_tokens, "Rows of one step: decoding first, the rest for pieces of prompts")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))->capture_default_str();
+  command.add_option("--max-model-len", f.max_model_len, "Prompt and answer together, at most; the model's context unless told")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
+  auto* memory = command.add_option("--kv-cache-memory", f.kv_cache_memory, "Memory for the KV cache, such as 2GiB; 40 % of what is free unless told");
+  command.add_option("--num-kv-blocks", f.num_kv_blocks, "The same in blocks of 16 tokens")->check(CLI::Range(int64_t{1}, int64_t{1} << 31))->excludes(memory);
+  command.add_option("--kv-cache-dtype", f.kv_cache_dtype, "auto (float32 on CPUs), float32 or bfloat16")
+      ->check(CLI::IsMember({"auto", "float32", "bfloat16"}))->capture_default_str();
+  command.add_option("--compute-mode", f.compute_mode,
+                     "fast: prompts may use a faster form of latent attention than decoding does; reference: one form for all. In both, "
+                     "neither chunking nor batch mates change a bit")
+      ->check(CLI::IsMember({"fast", "reference"}))->capture_default_str();
+  command.add_option("--threads", f.threads, "Threads that compute; one a core unless told")->check(CLI::Range(1, 1024));
+  command.add_option("--seed", f.seed, "Makes unseeded sampling repeatable, and names the dummy weights")->check(CLI::NonNegativeNumber);
+}
+
+LoadedEngine load_engine(const EngineFlags& flags, const Clock& clock, const Progress& progress) {
+  LoadedEngine out;
+  const std::filesystem::path path(flags.model);
+  const auto dir = std::filesystem::is_directory(path) ? path : path.parent_path();
+  const bool is_dummy = flags.load_format == "dummy";
+  out.config = load_model_config(path);
+  if (flags.max_model_len > out.config.max_position)
+    throw invalid_input("--max-model-len: expected at most the model's context of {} tokens, found {}; lower it", out.config.max_position, flags.max_model_len);
+  const int64_t max_model_len = flags.max_model_len > 0 ? flags.max_model_len : out.config.max_position;
+  if (flags.max_num_batched_tokens < flags.max_num_seqs)
+    throw invalid_input("--max-num-batched-tokens: expected at least --max-num-seqs ({}), found {}; raise it, so that every sequence can step", flags.max_num_seqs,
+                        flags.max_num_batched_tokens);
+  out.tokenizer = tokenizer_of(dir, is_dummy);
+  if (!is_dummy && out.tokenizer->vocab_size() > out.config.vocab_size)
+    throw invalid_input("{}: expected a tokenizer of at most the model's {} ids, found {}; the files do not belong together", flags.model, out.config.vocab_size,
+                        out.tokenizer->vocab_size());
+  out.defaults = load_defaults(dir);
+  out.threads = flags.threads > 0 ? flags.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const auto source = is_dummy ? make_dummy_weights(out.config, flags.seed < 0 ? 0 : static_cast<uint64_t>(flags.seed)) : open_checkpoint(dir);
+  check_tensors(*source, out.config);
+  const DType kv_dtype = kv_dtype_of(flags.kv_cache_dtype);
+  auto model = std::make_unique<Decoder>(out.config, *source,
+                                         DecoderOptions{.max_batched_tokens = flags.max_num_batched_tokens, .kv_dtype = kv_dtype, .num_threads = out.threads,
+                                                        .compute_mode = flags.compute_mode == "fast" ? ComputeMode::kFast : ComputeMode::kReference},
+                                         [&](int64_t done, int64_t total) { if (progress) progress("loading layers", done, total); });
+  EngineOptions options{.max_num_seqs = flags.max_num_seqs, .max_num_batched_tokens = flags.max_num_batched_tokens,
+                        .num_kv_blocks = choose_kv_blocks(flags, out.config, kv_dtype, max_model_len), .max_model_len = max_model_len, .eos_ids = out.config.eos_ids};
+  if (options.eos_ids.empty() && out.tokenizer->eos_id()) options.eos_ids.push_back(*out.tokenizer->eos_id());
+  if (flags.seed >= 0) options.seed = static_cast<uint64_t>(flags.seed);
+  const int64_t kv_bytes = kv_bytes_per_token(out.config, kv_dtype) * kKvBlockTokens * options.num_kv_blocks;
+  out.budget = fmt::format("{} weights, {} KV cache for {} tokens ({} bytes each), context {}, {} threads", bytes_text(source->total_bytes()),
+                           bytes_text(static_cast<uint64_t>(kv_bytes)), with_commas(static_cast<uint64_t>(options.num_kv_blocks * kKvBlockTokens)),
+                           with_commas(static_cast<uint64_t>(kv_bytes_per_token(out.config, kv_dtype))), with_commas(static_cast<uint64_t>(max_model_len)), out.threads);
+  out.engine = std::make_unique<Engine>(std::move(model), out.tokenizer, options, clock);
+  return out;
+}
+
+std::function<std::string(const json::object&)> chat_renderer(std::shared_ptr<const Tokenizer> tokenizer) {
+  if (tokenizer->chat_template().empty()) return {};
+  auto chat = std::make_shared<ChatTemplate>(tokenizer->chat_template());
+  return [chat](const json::object& variables) {
+    return chat->render(variables, std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count());
+  };
+}
+
+Progress terminal_progress() {
+  if (!::isatty(STDERR_FILENO)) return {};
+  const auto start = std::chrono::steady_clock::now();
+  return [start](const char* what, int64_t done, int64_t total) {
+    constexpr int kWidth = 32;
+    if (std::chrono::steady_clock::now() - start < std::chrono::milliseconds(500)) return;
+    const int filled = static_cast<int>(total > 0 ? kWidth * done / total : kWidth);
+    std::fprintf(stderr, "\r%s [%s%s] %lld/%lld%s", what, std::string(static_cast<size_t>(filled), '=').c_str(),
+                 std::string(static_cast<size_t>(kWidth - filled), ' ').c_str(), static_cast<long long>(done), static_cast<long long>(total), done == total ? "\n" : "");
+    std::fflush(stderr);
+  };
+}
+
+}  // namespace cadre::cli

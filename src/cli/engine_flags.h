@@ -1,0 +1,47 @@
+// What `serve` and `generate` share: the flags of an engine and how it is put together from a model folder.
+#pragma once
+
+#include <CLI/App.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "config/model_config.h"
+#include "engine/engine.h"
+#include "server/api_request.h"
+
+namespace cadre::cli {
+
+struct EngineFlags {
+  std::string model;  // folder with config.json; with dummy weights also a config.json itself
+  std::string load_format = "auto", compute_mode = "fast", kv_cache_dtype = "auto", kv_cache_memory;
+  int64_t max_num_seqs = 64, max_num_batched_tokens = 512, max_model_len = 0, num_kv_blocks = 0;
+  int threads = 0;
+  int64_t seed = -1;
+};
+
+void add_engine_flags(CLI::App& command, EngineFlags& flags);
+
+// Called with what is being done and how far it is; may throw to give up.
+using Progress = std::function<void(const char* what, int64_t done, int64_t total)>;
+
+struct LoadedEngine {
+  ModelConfig config;
+  std::shared_ptr<const Tokenizer> tokenizer;
+  SamplingDefaults defaults;  // of generation_config.json
+  std::unique_ptr<Engine> engine;
+  std::string budget;         // one line: weights, KV cache, tokens it holds
+  int threads = 1;
+};
+
+// Checks flags and files, then loads. Throws Error.
+LoadedEngine load_engine(const EngineFlags& flags, const Clock& clock, const Progress& progress);
+
+// Renders chat messages with the model's template; empty when it has none. The result keeps the tokenizer alive.
+std::function<std::string(const json::object&)> chat_renderer(std::shared_ptr<const Tokenizer> tokenizer);
+
+// A bar on standard error when that is a terminal and the work takes a while; nothing otherwise.
+Progress terminal_progress();
+
+}  // namespace cadre::cli
