@@ -202,10 +202,10 @@ struct JumpStmt final : Stmt {
 };
 
 struct SyntaxTree {
+  ConstantPool constants;  // outlives the statements that refer to them
   Body body;
   std::vector<std::string> names;  // by NameId
   NameId loop_id = -1, caller_id = -1, kwargs_id = -1, varargs_id = -1;
-  ConstantPool constants;
 };
 
 }  // namespace cadre::jinja

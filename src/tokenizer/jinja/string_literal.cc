@@ -13,8 +13,9 @@ bool is_octal(char c) { return c >= '0' && c <= '7'; }
 // Reads exactly num_digits hexadecimal digits.
 char32_t hex_digits(std::string_view text, size_t num_digits) {
   uint32_t code = 0;
-  const auto result = std::from_chars(text.data(), text.data() + std::min(num_digits, text.size()), code, 16);
-  if (result.ptr != text.data() + num_digits) fail("expected {} hexadecimal digits in the escape of a string, found fewer", num_digits);
+  const std::string_view digits = text.substr(0, num_digits);
+  const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), code, 16);
+  if (digits.size() < num_digits || result.ptr != digits.data() + num_digits) fail("expected {} hexadecimal digits in the escape of a string, found fewer", num_digits);
   return code;
 }
 
