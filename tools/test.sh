@@ -10,10 +10,13 @@ for preset in release asan tsan; do
 done
 cmake --build build/release
 python3 tools/run_tests.py --carry "$counts" build/release
+python=python3
+[ -x .venv/bin/python ] && python=.venv/bin/python
+"$python" tests/openai/test_client.py build/release/cadre --counts "$counts"
 cmake --build build/asan
 python3 tools/run_tests.py --carry "$counts" build/asan
 # Only where threads meet.
-threaded=base,kernels,dp
+threaded=base,kernels,dp,server
 for name in ${threaded//,/ }; do
   if cmake --build build/tsan --target help | grep -q "^${name}_test:"; then cmake --build build/tsan --target "${name}_test"; fi
 done
