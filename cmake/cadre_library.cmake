@@ -1,10 +1,10 @@
-# cadre_library(<folder> [DEPS <targets>...])
+# cadre_library(<folder> [OWN_OPTIONS] [DEPS <targets>...] [TEST_DEPS <targets>...])
 #
 # One static library cadre_<folder> from the .cc files of src/<folder> and its subfolders. Files named *_test.cc become
 # the test program <folder>_test, files named *_fuzz.cc one fuzz program each (with -DCADRE_FUZZ=ON), *_bench.cc one
 # Google Benchmark program each. Folders called cuda/ are left out unless CADRE_CUDA is on, and then no_cuda.cc is.
 function(cadre_library name)
-  cmake_parse_arguments(ARG "" "" "DEPS;TEST_DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "OWN_OPTIONS" "" "DEPS;TEST_DEPS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
   if(CADRE_CUDA)
     list(FILTER sources EXCLUDE REGEX "no_cuda\\.cc$")
@@ -26,6 +26,10 @@ function(cadre_library name)
     add_library(cadre_${name} INTERFACE)
     set(scope INTERFACE)
   endif()
+  # Folders with compile options of their own (kernels) cannot share the precompiled headers.
+  if(sources AND NOT ARG_OWN_OPTIONS)
+    target_precompile_headers(cadre_${name} REUSE_FROM cadre_precompiled)
+  endif()
   target_include_directories(cadre_${name} ${scope} ${PROJECT_SOURCE_DIR}/src)
   target_link_libraries(cadre_${name} ${scope} ${ARG_DEPS})
 
@@ -44,6 +48,7 @@ function(cadre_library name)
   endif()
   if(tests)
     add_executable(${name}_test ${tests})
+    target_precompile_headers(${name}_test REUSE_FROM cadre_precompiled_tests)
     target_link_libraries(${name}_test PRIVATE cadre_${name} cadre_testing ${ARG_TEST_DEPS})
     add_test(NAME ${name} COMMAND ${name}_test)
     set_property(GLOBAL APPEND PROPERTY CADRE_TESTS ${name}_test)
