@@ -7,6 +7,8 @@
 
 #include "config/bytes.h"
 #include "engine/engine.h"
+#include "models/decoder.h"
+#include "tests/testing.h"
 #include "tokenizer/byte_tokenizer.h"
 
 namespace {
@@ -73,6 +75,29 @@ TEST(Allocation, DecodeStepsDoNotAllocate) {
   for (int i = 0; i < 500; ++i) engine.step();
   EXPECT_EQ(g_num_allocations.load() - before, 0);
   EXPECT_GT(num_tokens - tokens_before, 3900);
+}
+
+// The real model's step alone: whatever it needs is made at the start.
+TEST(Allocation, DecodingWithARealModelDoesNotAllocate) {
+  for (const char* name : {"deepseek_v3_fp8", "gpt_oss", "qwen2_moe"}) {
+    const auto dir = testing::source_dir() / "tests" / "reference" / name;
+    const auto source = open_checkpoint(dir);
+    Decoder model(load_model_config(dir), *source, {.max_batched_tokens = 16, .num_threads = 2, .compute_mode = ComputeMode::kFast});
+    KvStore kv(model.kv_layout(), 8);
+    const int32_t tokens[2] = {3, 4};
+    const BlockId blocks[2][4] = {{0, 1, 2, 3}, {4, 5, 6, 7}};
+    std::vector<float> logits(static_cast<size_t>(2 * model.vocab_size()));
+    std::vector<uint8_t> failed(2);
+    std::vector<SequenceRows> rows(2);
+    const auto step = [&](int64_t position) {
+      for (size_t s = 0; s < 2; ++s) rows[s] = {.tokens = {&tokens[s], 1}, .start_position = position, .blocks = blocks[s], .num_logit_rows = 1, .num_prompt_tokens = 1};
+      model.forward({rows}, kv, {logits, failed});
+    };
+    for (int64_t position = 0; position < 4; ++position) step(position);
+    const int64_t before = g_num_allocations.load();
+    for (int64_t position = 4; position < 60; ++position) step(position);
+    EXPECT_EQ(g_num_allocations.load() - before, 0) << name;
+  }
 }
 
 }  // namespace
