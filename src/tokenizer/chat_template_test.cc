@@ -235,10 +235,13 @@ TEST(ChatTemplateLimits, NothingRunsForEver) {
       "{% for i in l recursive %}{{ loop(l) }}{% endfor %}",
       "{% set s = 'x' * 1000000 %}{% for i in range(1000000) %}{{ s }}{% endfor %}",
   };
+  // A tenth of what is served with, so that sanitizers get through it too.
+  const ChatTemplateLimits limits{.max_steps = 2'000'000, .max_output_bytes = 2 << 20, .max_memory_bytes = 32 << 20};
   for (const std::string& source : cases) {
     SCOPED_TRACE(source.substr(0, 120));
-    EXPECT_NE(refusal(source, kVariables).find("line 1"), std::string::npos);
+    EXPECT_NE(refusal(source, kVariables, limits).find("line 1"), std::string::npos);
   }
+  EXPECT_NE(refusal(cases[0]).find("line 1"), std::string::npos);
 }
 
 TEST(ChatTemplateLimits, DeepNestingIsRefused) {

@@ -17,8 +17,13 @@ void check_depth(int depth) {
   if (depth > kMaxValueDepth) fail("expected a value at most {} levels deep, found a deeper one", kMaxValueDepth);
 }
 
-bool equal_items(const std::vector<Value>& a, const std::vector<Value>& b, int depth) {
+// Items that are numbers count no steps of their own.
+constexpr size_t kNumbersPerStep = 8;
+
+bool equal_items(const Value& list, const Value& other, int depth) {
+  const auto &a = list.items(), &b = other.items();
   if (a.size() != b.size()) return false;
+  if (list.object()->heap) list.object()->heap->step(a.size() / kNumbersPerStep);
   for (size_t i = 0; i < a.size(); ++i)
     if (!identical(a[i], b[i]) && !equal(a[i], b[i], depth)) return false;
   return true;
@@ -26,6 +31,7 @@ bool equal_items(const std::vector<Value>& a, const std::vector<Value>& b, int d
 
 bool equal_dicts(const DictObject& a, const DictObject& b, int depth) {
   if (a.size() != b.size()) return false;
+  if (a.heap) a.heap->step(a.size());
   for (const auto& [key, value] : a.entries) {
     const Value* other = b.find(key);
     if (!other || (!identical(value, *other) && !equal(value, *other, depth))) return false;
@@ -149,7 +155,7 @@ bool equal(const Value& a, const Value& b, int depth) {
       return x == y;
     }
     case Kind::kList:
-    case Kind::kTuple: return equal_items(a.items(), b.items(), depth + 1);
+    case Kind::kTuple: return equal_items(a, b, depth + 1);
     case Kind::kDict: return equal_dicts(a.as<DictObject>(), b.as<DictObject>(), depth + 1);
     case Kind::kRange: return equal_ranges(a.as<RangeObject>(), b.as<RangeObject>());
     default: return identical(a, b);
@@ -168,7 +174,9 @@ bool less(const Value& a, const Value& b, int depth) {
   if (a.kind() != b.kind() || !a.is_sequence()) no_order(a, b);
   check_depth(depth);
   const auto &x = a.items(), &y = b.items();
-  for (size_t i = 0; i < std::min(x.size(), y.size()); ++i)
+  const size_t num_common = std::min(x.size(), y.size());
+  if (a.object()->heap) a.object()->heap->step(num_common / kNumbersPerStep);
+  for (size_t i = 0; i < num_common; ++i)
     if (!identical(x[i], y[i]) && !equal(x[i], y[i], depth + 1)) return less(x[i], y[i], depth + 1);
   return x.size() < y.size();
 }
@@ -255,7 +263,7 @@ bool contains(Runtime& rt, const Value& container, const Value& item) {
 }
 
 void charge_strip(Runtime& rt, size_t dropped_bytes, std::optional<std::string_view> chars) {
-  rt.heap.scan(dropped_bytes * (1 + (chars ? std::min<size_t>(chars->size(), 4096) / 8 : 0)));
+  rt.heap.scan(2 * dropped_bytes + (chars ? 4 * chars->size() : 0));
 }
 
 void charge_replace(Runtime& rt, std::string_view text, std::string_view old, std::string_view fresh) {

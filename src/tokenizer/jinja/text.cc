@@ -51,7 +51,8 @@ size_t byte_offset(std::string_view text, size_t char_idx) {
 std::string_view strip(std::string_view text, std::optional<std::string_view> chars, Side side) {
   std::u32string set;
   if (chars) for_each_char(*chars, [&](char32_t c) { return set.push_back(c), true; });
-  const auto drops = [&](char32_t c) { return chars ? set.find(c) != set.npos : is_space(c); };
+  std::sort(set.begin(), set.end());
+  const auto drops = [&](char32_t c) { return chars ? std::binary_search(set.begin(), set.end(), c) : is_space(c); };
   size_t length = 0;
   if (side != Side::kRight)
     while (!text.empty() && drops(char_at(text, 0, &length))) text.remove_prefix(length);
@@ -150,6 +151,7 @@ std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends)
 
 size_t find_first(std::string_view text, std::string_view needle, size_t from) {
   if (from > text.size()) return text.npos;
+  if (needle.size() == 1) return text.find(needle[0], from);
   const void* found = memmem(text.data() + from, text.size() - from, needle.data(), needle.size());
   return found ? static_cast<size_t>(static_cast<const char*>(found) - text.data()) : text.npos;
 }
