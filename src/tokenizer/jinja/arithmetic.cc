@@ -52,9 +52,12 @@ double floor_mod(double a, double b) {
 
 double floor_div(double a, double b) {
   check_divisor(b == 0);
-  const double rest = floor_mod(a, b);
-  const double quotient = (a - rest) / b;
-  return quotient == 0 ? std::copysign(0.0, a / b) : std::round(quotient);
+  const double rest = std::fmod(a, b);
+  const bool rounds_down = rest != 0 && (rest < 0) != (b < 0);
+  const double quotient = (a - rest) / b - (rounds_down ? 1.0 : 0.0);  // whole but for rounding
+  if (quotient == 0) return std::copysign(0.0, a / b);
+  const double below = std::floor(quotient);
+  return quotient - below > 0.5 ? below + 1 : below;
 }
 
 int64_t integer_power(int64_t base, int64_t exponent) {

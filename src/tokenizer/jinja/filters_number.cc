@@ -158,7 +158,7 @@ Value file_size(Runtime& rt, Args& args) {
   const bool is_binary = params.truth(1, false);
   const double base = is_binary ? 1024 : 1000;
   if (bytes.real() == 1) return rt.string("1 Byte");
-  if (bytes.real() < base) return rt.string(fmt::format("{:.0f} Bytes", std::trunc(bytes.real())));
+  if (bytes.real() < base) return rt.string(fmt::format("{:.0f} Bytes", std::trunc(bytes.real()) + 0.0));  // no -0
   double unit = base;
   constexpr std::string_view kPrefixes = "kMGTPEZY";
   size_t i = 0;

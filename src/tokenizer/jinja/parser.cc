@@ -215,11 +215,25 @@ void Parser::parse_signature(Signature* signature) {
     if (!signature->parameters.empty()) expect_operator(",");
     const std::string name = expect_name();
     check_assignable(name);
-    signature->parameters.emplace_back(intern(name), name);
+    const NameId id = intern(name);
+    if (std::any_of(signature->parameters.begin(), signature->parameters.end(), [&](const auto& other) { return other.first == id; }))
+      fail("expected parameters of different names, found '{}' twice", name);
+    store(id);
+    signature->parameters.emplace_back(id, name);
     if (skip_operator("=")) signature->defaults.push_back(parse_expression());
     else if (!signature->defaults.empty()) fail_here("a default value, as the parameter before has one");
   }
   expect_operator(")");
+}
+
+// A parameter named 'caller' that the body uses needs a default, for the calls without a block.
+void Parser::check_caller(const Signature& signature, int line) {
+  const size_t num_without_default = signature.parameters.size() - signature.defaults.size();
+  for (size_t i = 0; signature.takes_caller && i < num_without_default; ++i) {
+    if (signature.parameters[i].first != tree_->caller_id) continue;
+    line_ = line;
+    fail("expected a default value for the parameter 'caller', found none");
+  }
 }
 
 StmtPtr Parser::parse_macro(int line) {
@@ -230,6 +244,7 @@ StmtPtr Parser::parse_macro(int line) {
   const Restored restored(&is_soft_, false);
   parse_signature(&statement->signature);
   statement->body = parse_function_body(&statement->signature, "endmacro");
+  check_caller(statement->signature, line);
   return statement;
 }
 
@@ -242,6 +257,7 @@ StmtPtr Parser::parse_call_block(int line) {
     fail("expected a call of a macro after {{% call, found another expression");
   }
   statement->body = parse_function_body(&statement->signature, "endcall");
+  check_caller(statement->signature, line);
   return statement;
 }
 

@@ -103,6 +103,7 @@ class Parser {
   StmtPtr parse_named_block(int line);
   StmtPtr parse_jump(StmtKind kind, int line);
   void parse_signature(Signature* signature);
+  void check_caller(const Signature& signature, int line);
   Target parse_target(const TargetRules& rules);
   Target parse_single_target(const TargetRules& rules);
 
