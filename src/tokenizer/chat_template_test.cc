@@ -82,6 +82,38 @@ TEST(ChatTemplateGolden, AllPublishedTemplatesParse) {
   EXPECT_GE(num_parsed, 68);
 }
 
+// Lines of tests/chat_template as tools/make_chat_template_cases.py makes them.
+void check_jinja_cases(const std::string& name, int min_cases) {
+  const auto folder = testing::source_dir() / "tests" / "chat_template";
+  std::ifstream in(folder / name);
+  json::object shared;
+  int num_cases = 0, num_failed = 0;
+  for (std::string line; std::getline(in, line);) {
+    const json::value value = parse_json(line, name);
+    const json::object& golden = value.as_object();
+    if (!golden.contains("rendered") && !golden.contains("error")) {
+      shared = golden.at("variables").as_object();
+      continue;
+    }
+    const std::string source = golden.contains("file") ? read_file(folder / text_of(golden.at("file"))) : text_of(golden.at("template"));
+    std::string found, expected = golden.contains("error") ? "refused" : "rendered " + text_of(golden.at("rendered"));
+    try {
+      found = "rendered " + ChatTemplate(source).render(golden.contains("variables") ? golden.at("variables").as_object() : shared, kNow);
+    } catch (const Error& error) {
+      found = golden.contains("error") ? "refused" : error.what();
+    }
+    ++num_cases;
+    if (found == expected) continue;
+    if (++num_failed <= 20) ADD_FAILURE() << line.substr(0, 500) << "\nexpected: " << expected << "\nfound: " << found;
+  }
+  EXPECT_EQ(num_failed, 0);
+  EXPECT_GE(num_cases, min_cases);
+}
+
+TEST(ChatTemplateGolden, ExpressionsEvaluateAsInJinja) { check_jinja_cases("expressions.jsonl", 2000); }
+TEST(ChatTemplateGolden, StatementsRunAsInJinja) { check_jinja_cases("statements.jsonl", 500); }
+TEST(ChatTemplateGolden, ConversationsRenderAsInJinja) { check_jinja_cases("conversations.jsonl", 64); }
+
 struct Case {
   const char* source;
   const char* expected;
