@@ -4,6 +4,8 @@
 namespace cadre::testing {
 namespace {
 
+using namespace std::string_literals;
+
 const char* kChat = "/v1/chat/completions";
 const char* kCompletion = "/v1/completions";
 
@@ -34,7 +36,7 @@ TEST(Errors, MalformedBodies) {
                                            R"({"model":"scripted","prompt":"x"} trailing)",
                                            "{}",
                                            R"({"model":5,"prompt":"x"})",
-                                           std::string("{\"model\":\"scripted\",\"prompt\":\"a\0b\"}", 37)};
+                                           "{\"model\":\"scripted\",\"prompt\":\"a\0b\"}"s};
   for (const std::string& body : bodies) {
     SCOPED_TRACE(body.substr(0, 80));
     for (const char* path : {kChat, kCompletion, "/tokenize", "/detokenize"}) server.refused(path, body, 400);

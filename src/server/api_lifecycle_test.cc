@@ -250,9 +250,9 @@ TEST(Drain, CancelAllTellsTheClients) {
   stream.send_request("POST", kCompletion, completion("<<loop a>>", R"("stream":true)"), {});
   whole.send_request("POST", kCompletion, completion("<<loop a>>"), {});
   server.gate.wait_for_arrivals(1);
-  while (server.controller().stats(0).num_running + server.controller().stats(0).num_waiting < 1)
+  // Both have been submitted: a request that cancel_all() meets before that is refused, not cancelled.
+  while (server.controller().stats(0).num_running + server.controller().stats(0).num_waiting < 2)
     std::this_thread::yield();
-  while (server.http().num_active_exchanges() < 2) std::this_thread::yield();
   server.gate.allow(2);
   server.gate.wait_for_arrivals(3);
   server.service().begin_drain();
@@ -262,6 +262,13 @@ TEST(Drain, CancelAllTellsTheClients) {
   EXPECT_FALSE(result.is_done);
   EXPECT_TRUE(result.events.back().as_object().contains("error"));
   EXPECT_EQ(whole.read_reply().status, 503);
+  server.expect_idle();
+}
+
+TEST(Drain, CancelAllRefusesWhatHadPassedTheCheck) {
+  TestServer server;
+  server.service().cancel_all();  // without begin_drain(): as if the request had been checked before it
+  server.refused(kCompletion, completion("<<say ok>>"), 503);
   server.expect_idle();
 }
 

@@ -14,6 +14,10 @@ namespace {
 
 constexpr size_t kMaxRequestIdBytes = 128;
 
+Error going_down() {
+  return Error(ErrorKind::kUnavailable, "expected a server that takes requests, found it going down; ask another one");
+}
+
 // Compares without telling by its duration how much agreed.
 bool equal_in_constant_time(std::string_view a, std::string_view b) {
   unsigned char difference = a.size() == b.size() ? 0 : 1;
@@ -111,8 +115,7 @@ std::shared_ptr<const ApiService::Backend> ApiService::backend() const {
 }
 
 std::shared_ptr<const ApiService::Backend> ApiService::ready_backend() const {
-  if (is_draining_)
-    throw Error(ErrorKind::kUnavailable, "expected a server that takes requests, found it going down; ask another one");
+  if (is_draining_) throw going_down();
   auto ready = backend();
   if (!ready)
     throw Error(ErrorKind::kUnavailable, "expected a loaded model, found it still loading; try again in a while");
@@ -269,6 +272,8 @@ void ApiService::generate(Call call, ApiKind kind) {
 
 void ApiService::remember(const std::shared_ptr<Generation>& generation) {
   const std::lock_guard lock(mutex_);
+  // One that passed the check of ready_backend() before the drain began, and gets here only after cancel_all().
+  if (is_cancelled_) throw going_down();
   // Every doubling pays for one sweep.
   if (generations_.size() == generations_.capacity())
     std::erase_if(generations_, [](const auto& weak) { return weak.expired(); });
@@ -279,6 +284,7 @@ void ApiService::cancel_all() {
   std::vector<std::weak_ptr<Generation>> generations;
   {
     const std::lock_guard lock(mutex_);
+    is_cancelled_ = true;
     generations = generations_;
   }
   for (const auto& weak : generations)

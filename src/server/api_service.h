@@ -34,7 +34,7 @@ class ApiService final : public HttpHandler {
   void set_ready(std::shared_ptr<const ServedModel> model, Controller& controller);
   // From here on new work gets 503; /health says so too.
   void begin_drain() { is_draining_ = true; }
-  // Ends what still runs; its clients get an error.
+  // Ends what still runs; its clients get an error. Requests on their way to the engines are refused from here on.
   void cancel_all();
 
   std::optional<HttpResponse> check_head(const HttpRequest& head) override;
@@ -71,6 +71,7 @@ class ApiService final : public HttpHandler {
   std::atomic<bool> is_draining_{false};
   mutable std::mutex mutex_;
   std::shared_ptr<const Backend> backend_;              // guarded by mutex_
+  bool is_cancelled_ = false;                           // guarded by mutex_
   std::vector<std::weak_ptr<Generation>> generations_;  // guarded by mutex_; gone ones are dropped now and then
 };
 

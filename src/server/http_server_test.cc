@@ -376,7 +376,9 @@ TEST(Url, SplitsTargets) {
   EXPECT_EQ(path, "/v1/models");
   EXPECT_TRUE(split_target("http://host", &path, &query));
   EXPECT_EQ(path, "/");
-  for (const char* bad : {"", "a", "/%", "/%1", "/%g0", "/%00"}) EXPECT_FALSE(split_target(bad, &path, &query)) << bad;
+  for (const char* bad : {"", "a", "/%", "/%1", "/%g0", "/%00", "/a\rb", "/a\nb"})
+    EXPECT_FALSE(split_target(bad, &path, &query)) << bad;
+  EXPECT_FALSE(split_target(std::string_view("/a\0b", 4), &path, &query));
 }
 
 TEST(EventReader, SplitsEventsAnywhere) {

@@ -13,6 +13,7 @@ int hex_digit(char c) {
 bool decode_percent(std::string_view text, std::string* out) {
   out->clear();
   for (size_t i = 0; i < text.size(); ++i) {
+    if (static_cast<unsigned char>(text[i]) < 0x20) return false;  // NUL among them, which would end the path early
     if (text[i] != '%') {
       *out += text[i];
       continue;
