@@ -17,7 +17,8 @@ constexpr const char* kDescription =
     "  cadre serve models/demo                        an OpenAI-compatible server on 127.0.0.1:8000\n"
     "  cadre ask http://127.0.0.1:8000 \"A question\"   one chat answer of a running server\n"
     "  cadre generate models/demo --prompt \"Once\"     text without a server\n"
-    "  cadre inspect models/demo                      what a checkpoint holds";
+    "  cadre inspect models/demo                      what a checkpoint holds\n"
+    "  cadre verify --reference DIR                   a checkpoint against another implementation's answers";
 
 constexpr const char* kFooter =
     "Every command has its own --help.\n"
@@ -68,6 +69,7 @@ int main(int argc, char** argv) {
   add_generate(app, &run);
   add_ask(app, &run);
   add_inspect(app, &run);
+  add_verify(app, &run);
   add_version(app, &run);
   try {
     app.parse(argc, argv);

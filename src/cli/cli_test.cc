@@ -36,8 +36,8 @@ bool contains(const std::string& text, std::string_view part) { return text.find
 TEST(Cli, HelpSaysWhatThereIs) {
   const Ran ran = run("--help");
   EXPECT_EQ(ran.code, 0);
-  for (const char* word : {"serve", "generate", "inspect", "ask", "Exit codes"}) EXPECT_TRUE(contains(ran.out, word)) << word;
-  for (const char* command : {"serve", "generate", "inspect", "ask"}) EXPECT_EQ(run(std::string(command) + " --help").code, 0) << command;
+  for (const char* word : {"serve", "generate", "inspect", "ask", "verify", "Exit codes"}) EXPECT_TRUE(contains(ran.out, word)) << word;
+  for (const char* command : {"serve", "generate", "inspect", "ask", "verify"}) EXPECT_EQ(run(std::string(command) + " --help").code, 0) << command;
 }
 
 TEST(Cli, BadFlagsAndFilesEndWithOneSentenceAndCode2) {
@@ -45,7 +45,10 @@ TEST(Cli, BadFlagsAndFilesEndWithOneSentenceAndCode2) {
                                        "frobnicate", "generate " + demo(), "generate /nowhere --prompt x", "inspect /nowhere",
                                        "generate " + demo() + " --prompt x --max-model-len 5000", "generate " + demo() + " --prompt x --kv-cache-memory 12parsecs",
                                        "generate " + demo() + " --prompt x --max-num-seqs 9 --max-num-batched-tokens 8",
-                                       "generate " + demo() + " --file /nowhere", "ask ftp://x y"}) {
+                                       "generate " + demo() + " --file /nowhere", "ask ftp://x y", "verify", "verify --reference /nowhere",
+                                       "verify --reference " + demo() + " --tokenizer " + demo(), "verify --tokenizer " + demo(),
+                                       "verify --tokenizer " + demo() + " --vectors /nowhere", "verify --templates /nowhere --vectors /nowhere",
+                                       "verify --templates " + demo() + " --vectors /nowhere --now today"}) {
     const Ran ran = run(arguments);
     EXPECT_EQ(ran.code, 2) << arguments << "\n" << ran.out;
     EXPECT_TRUE(ran.out.rfind("cadre", 0) == 0) << ran.out;
@@ -110,6 +113,25 @@ TEST(Cli, InspectPrintsTextAndJson) {
   EXPECT_TRUE(contains(run("inspect " + demo()).out, "routed experts"));
   const Ran ran = run("inspect --json " + demo());
   EXPECT_TRUE(parse_json(ran.out, "inspect").is_object()) << ran.out;
+}
+
+TEST(Cli, VerifyPrintsATableOrJsonAndItsVerdictIsTheExitCode) {
+  const std::string reference = (testing::source_dir() / "tests" / "reference" / "mixtral").string();
+  const Ran table = run("verify --reference " + reference);
+  EXPECT_EQ(table.code, 0) << table.out;
+  EXPECT_TRUE(contains(table.out, "logit error") && contains(table.out, "passed")) << table.out;
+  const Ran as_json = run("verify --json --reference " + reference);
+  EXPECT_EQ(as_json.code, 0);
+  EXPECT_EQ(parse_json(as_json.out, "report").at("prompts").as_array().size(), 4u) << as_json.out;
+  // Another model's weights under the reference: everything differs.
+  const testing::TempDir dir;
+  for (const char* file : {"config.json", "reference.safetensors"})
+    std::filesystem::copy(std::filesystem::path(reference) / file, dir.path() / file);
+  const Ran wrong = run("verify --load-format dummy --json --reference " + dir.path().string());
+  EXPECT_EQ(wrong.code, 1) << wrong.out;
+  EXPECT_FALSE(parse_json(wrong.out, "report").at("passed").as_bool());
+  const auto tokenizer = testing::source_dir() / "tests" / "tokenizer" / "llama3";
+  EXPECT_EQ(run("verify --tokenizer " + tokenizer.string() + " --vectors " + (tokenizer / "vectors.jsonl").string()).code, 0);
 }
 
 TEST(Units, BytesAreReadAndWritten) {

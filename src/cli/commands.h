@@ -19,6 +19,7 @@ void add_serve(CLI::App& app, Run* run);
 void add_generate(CLI::App& app, Run* run);
 void add_inspect(CLI::App& app, Run* run);
 void add_ask(CLI::App& app, Run* run);
+void add_verify(CLI::App& app, Run* run);
 void add_version(CLI::App& app, Run* run);
 
 }  // namespace cadre::cli

@@ -12,7 +12,6 @@
 #include "base/error.h"
 #include "cli/units.h"
 #include "config/bytes.h"
-#include "models/decoder.h"
 #include "tokenizer/byte_tokenizer.h"
 #include "tokenizer/chat_template.h"
 #include "weights/weight_source.h"
@@ -57,6 +56,11 @@ std::shared_ptr<const Tokenizer> tokenizer_of(const std::filesystem::path& dir, 
   return load_tokenizer(dir);
 }
 
+std::filesystem::path model_dir(const EngineFlags& flags) {
+  const std::filesystem::path path(flags.model);
+  return std::filesystem::is_directory(path) ? path : path.parent_path();
+}
+
 DType kv_dtype_of(const std::string& name) { return name == "bfloat16" ? DType::kBF16 : DType::kF32; }
 
 int64_t choose_kv_blocks(const EngineFlags& flags, const ModelConfig& config, DType kv_dtype, int64_t max_model_len) {
@@ -76,6 +80,10 @@ int64_t choose_kv_blocks(const EngineFlags& flags, const ModelConfig& config, DT
 
 void add_engine_flags(CLI::App& command, EngineFlags& f) {
   command.add_option("MODEL", f.model, "Model folder: config.json, safetensors, tokenizer.json")->required();
+  add_run_flags(command, f);
+}
+
+void add_run_flags(CLI::App& command, EngineFlags& f) {
   command.add_option("--load-format", f.load_format, "auto: the checkpoint; dummy: seeded random weights of its shapes")
       ->check(CLI::IsMember({"auto", "dummy"}))->capture_default_str();
   command.add_option("--max-num-seqs", f.max_num_seqs, "Sequences that run at once")->check(CLI::Range(int64_t{1}, int64_t{65536}))->capture_default_str();
@@ -95,40 +103,49 @@ void add_engine_flags(CLI::App& command, EngineFlags& f) {
   command.add_option("--seed", f.seed, "Makes unseeded sampling repeatable, and names the dummy weights")->check(CLI::NonNegativeNumber);
 }
 
+LoadedModel load_model(const EngineFlags& flags, const Progress& progress) {
+  LoadedModel out;
+  const bool is_dummy = flags.load_format == "dummy";
+  out.config = load_model_config(flags.model);
+  out.kv_dtype = kv_dtype_of(flags.kv_cache_dtype);
+  out.threads = flags.threads > 0 ? flags.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const auto source = is_dummy ? make_dummy_weights(out.config, flags.seed < 0 ? 0 : static_cast<uint64_t>(flags.seed)) : open_checkpoint(model_dir(flags));
+  check_tensors(*source, out.config);
+  out.weight_bytes = source->total_bytes();
+  out.decoder = std::make_unique<Decoder>(out.config, *source,
+                                          DecoderOptions{.max_batched_tokens = flags.max_num_batched_tokens, .kv_dtype = out.kv_dtype, .num_threads = out.threads,
+                                                         .compute_mode = flags.compute_mode == "fast" ? ComputeMode::kFast : ComputeMode::kReference},
+                                          [&](int64_t done, int64_t total) { if (progress) progress("loading layers", done, total); });
+  return out;
+}
+
 LoadedEngine load_engine(const EngineFlags& flags, const Clock& clock, const Progress& progress) {
   LoadedEngine out;
-  const std::filesystem::path path(flags.model);
-  const auto dir = std::filesystem::is_directory(path) ? path : path.parent_path();
   const bool is_dummy = flags.load_format == "dummy";
-  out.config = load_model_config(path);
+  out.config = load_model_config(flags.model);
   if (flags.max_model_len > out.config.max_position)
     throw invalid_input("--max-model-len: expected at most the model's context of {} tokens, found {}; lower it", out.config.max_position, flags.max_model_len);
   const int64_t max_model_len = flags.max_model_len > 0 ? flags.max_model_len : out.config.max_position;
   if (flags.max_num_batched_tokens < flags.max_num_seqs)
     throw invalid_input("--max-num-batched-tokens: expected at least --max-num-seqs ({}), found {}; raise it, so that every sequence can step", flags.max_num_seqs,
                         flags.max_num_batched_tokens);
-  out.tokenizer = tokenizer_of(dir, is_dummy);
+  out.tokenizer = tokenizer_of(model_dir(flags), is_dummy);
   if (!is_dummy && out.tokenizer->vocab_size() > out.config.vocab_size)
     throw invalid_input("{}: expected a tokenizer of at most the model's {} ids, found {}; the files do not belong together", flags.model, out.config.vocab_size,
                         out.tokenizer->vocab_size());
-  out.defaults = load_defaults(dir);
-  out.threads = flags.threads > 0 ? flags.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  const auto source = is_dummy ? make_dummy_weights(out.config, flags.seed < 0 ? 0 : static_cast<uint64_t>(flags.seed)) : open_checkpoint(dir);
-  check_tensors(*source, out.config);
-  const DType kv_dtype = kv_dtype_of(flags.kv_cache_dtype);
-  auto model = std::make_unique<Decoder>(out.config, *source,
-                                         DecoderOptions{.max_batched_tokens = flags.max_num_batched_tokens, .kv_dtype = kv_dtype, .num_threads = out.threads,
-                                                        .compute_mode = flags.compute_mode == "fast" ? ComputeMode::kFast : ComputeMode::kReference},
-                                         [&](int64_t done, int64_t total) { if (progress) progress("loading layers", done, total); });
+  out.defaults = load_defaults(model_dir(flags));
+  LoadedModel model = load_model(flags, progress);
+  out.threads = model.threads;
   EngineOptions options{.max_num_seqs = flags.max_num_seqs, .max_num_batched_tokens = flags.max_num_batched_tokens,
-                        .num_kv_blocks = choose_kv_blocks(flags, out.config, kv_dtype, max_model_len), .max_model_len = max_model_len, .eos_ids = out.config.eos_ids};
+                        .num_kv_blocks = choose_kv_blocks(flags, out.config, model.kv_dtype, max_model_len), .max_model_len = max_model_len, .eos_ids = out.config.eos_ids};
   if (options.eos_ids.empty() && out.tokenizer->eos_id()) options.eos_ids.push_back(*out.tokenizer->eos_id());
   if (flags.seed >= 0) options.seed = static_cast<uint64_t>(flags.seed);
-  const int64_t kv_bytes = kv_bytes_per_token(out.config, kv_dtype) * kKvBlockTokens * options.num_kv_blocks;
-  out.budget = fmt::format("{} weights, {} KV cache for {} tokens ({} bytes each), context {}, {} threads", bytes_text(source->total_bytes()),
-                           bytes_text(static_cast<uint64_t>(kv_bytes)), with_commas(static_cast<uint64_t>(options.num_kv_blocks * kKvBlockTokens)),
-                           with_commas(static_cast<uint64_t>(kv_bytes_per_token(out.config, kv_dtype))), with_commas(static_cast<uint64_t>(max_model_len)), out.threads);
-  out.engine = std::make_unique<Engine>(std::move(model), out.tokenizer, options, clock);
+  const int64_t token_bytes = kv_bytes_per_token(out.config, model.kv_dtype);
+  const int64_t num_tokens = kKvBlockTokens * options.num_kv_blocks;
+  out.budget = fmt::format("{} weights, {} KV cache for {} tokens ({} bytes each), context {}, {} threads", bytes_text(model.weight_bytes),
+                           bytes_text(static_cast<uint64_t>(token_bytes * num_tokens)), with_commas(static_cast<uint64_t>(num_tokens)),
+                           with_commas(static_cast<uint64_t>(token_bytes)), with_commas(static_cast<uint64_t>(max_model_len)), out.threads);
+  out.engine = std::make_unique<Engine>(std::move(model.decoder), out.tokenizer, options, clock);
   return out;
 }
 

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "config/model_config.h"
 #include "engine/engine.h"
+#include "models/decoder.h"
 #include "server/api_request.h"
 
 namespace cadre::cli {
@@ -21,7 +22,8 @@ struct EngineFlags {
   int64_t seed = -1;
 };
 
-void add_engine_flags(CLI::App& command, EngineFlags& flags);
+void add_engine_flags(CLI::App& command, EngineFlags& flags);  // MODEL and the rest
+void add_run_flags(CLI::App& command, EngineFlags& flags);     // the rest: how the model runs
 
 // Called with what is being done and how far it is; may throw to give up.
 using Progress = std::function<void(const char* what, int64_t done, int64_t total)>;
@@ -35,7 +37,17 @@ struct LoadedEngine {
   int threads = 1;
 };
 
-// Checks flags and files, then loads. Throws Error.
+// A model without an engine around it.
+struct LoadedModel {
+  ModelConfig config;
+  std::unique_ptr<Decoder> decoder;
+  uint64_t weight_bytes = 0;  // as stored
+  DType kv_dtype = DType::kF32;
+  int threads = 1;
+};
+
+// Both check flags and files, then load. Throw Error.
+LoadedModel load_model(const EngineFlags& flags, const Progress& progress);
 LoadedEngine load_engine(const EngineFlags& flags, const Clock& clock, const Progress& progress);
 
 // Renders chat messages with the model's template; empty when it has none. The result keeps the tokenizer alive.

@@ -54,9 +54,13 @@ std::string count_text(uint64_t count) {
 }
 
 std::string with_commas(uint64_t number) {
-  std::string digits = fmt::format("{}", number);
-  for (int at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3) digits.insert(static_cast<size_t>(at), ",");
-  return digits;
+  const std::string digits = fmt::format("{}", number);
+  std::string out;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) out += ',';
+    out += digits[i];
+  }
+  return out;
 }
 
 }  // namespace cadre::cli
