@@ -1,0 +1,101 @@
+#include "comm/group.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace cadre {
+
+PeerLost::PeerLost(std::string group, int rank, int64_t step, const std::string& how)
+    : std::runtime_error(fmt::format("group {}: expected rank {} to take part in step {}, found that it {}", group, rank, step, how)),
+      group_(std::move(group)), rank_(rank), step_(step) {}
+
+const char* traffic_name(Traffic traffic) {
+  static constexpr const char* kNames[kNumTraffic] = {"step", "attention_gather", "attention_reduce", "row_norm", "dense_gather", "dense_reduce",
+                                                      "moe_gather", "moe_reduce", "dispatch_counts", "dispatch", "combine", "other"};
+  return kNames[static_cast<size_t>(traffic)];
+}
+
+Group::Group(std::string name, std::unique_ptr<Transport> transport, TrafficCounters* counters)
+    : name_(std::move(name)), transport_(std::move(transport)), counters_(counters) {
+  send_.reserve(static_cast<size_t>(size()));
+  recv_.reserve(static_cast<size_t>(size()));
+  parts_.reserve(static_cast<size_t>(size()));
+}
+
+void Group::count(Purpose purpose, std::span<const SendPart> send) {
+  if (!counters_) return;
+  TrafficCount& c = counters_->at(purpose.layer, purpose.traffic);
+  ++c.calls;
+  for (int d = 0; d < size(); ++d)
+    if (d != rank()) c.bytes_sent += send[static_cast<size_t>(d)].bytes;
+}
+
+void Group::start(Purpose purpose, std::span<const SendPart> send, std::span<const RecvPart> recv) {
+  CADRE_CHECK(static_cast<int>(send.size()) == size() && static_cast<int>(recv.size()) == size(), "{} and {} parts for {} ranks", send.size(), recv.size(), size());
+  count(purpose, send);
+  transport_->start(send, recv);
+}
+
+void Group::all_to_all(Purpose purpose, std::span<const SendPart> send, std::span<const RecvPart> recv) {
+  start(purpose, send, recv);
+  transport_->finish([](int, std::span<const std::byte>) {});
+}
+
+void Group::barrier(Purpose purpose) {
+  send_.assign(static_cast<size_t>(size()), {});
+  recv_.assign(static_cast<size_t>(size()), {});
+  all_to_all(purpose, send_, recv_);
+}
+
+void Group::all_gather(Purpose purpose, SendPart mine, std::span<const RecvPart> parts) {
+  send_.assign(static_cast<size_t>(size()), mine);
+  all_to_all(purpose, send_, parts);
+}
+
+void Group::reduce_scatter(Purpose purpose, const float* in, std::span<const int64_t> counts, float* out) {
+  CADRE_CHECK(static_cast<int>(counts.size()) == size(), "{} counts for {} ranks", counts.size(), size());
+  const int64_t mine = counts[static_cast<size_t>(rank())];
+  send_.clear();
+  recv_.assign(static_cast<size_t>(size()), {nullptr, mine * 4});
+  for (const int64_t n : counts) {
+    send_.push_back({reinterpret_cast<const std::byte*>(in), n * 4});
+    in += n;
+  }
+  sums_.resize(std::max(sums_.size(), static_cast<size_t>(mine)));
+  start(purpose, send_, recv_);
+  // Into memory of its own: `out` may be what this rank still sends from.
+  transport_->finish([&](int source, std::span<const std::byte> data) {
+    const float* part = reinterpret_cast<const float*>(data.data());
+    if (source == 0) std::copy_n(part, mine, sums_.begin());
+    else
+      for (int64_t i = 0; i < mine; ++i) sums_[static_cast<size_t>(i)] += part[i];
+  });
+  std::copy_n(sums_.begin(), mine, out);
+}
+
+void Group::all_reduce(Purpose purpose, float* values, int64_t n) {
+  send_.assign(static_cast<size_t>(size()), {reinterpret_cast<const std::byte*>(values), n * 4});
+  recv_.assign(static_cast<size_t>(size()), {nullptr, n * 4});
+  sums_.resize(std::max(sums_.size(), static_cast<size_t>(n)));
+  start(purpose, send_, recv_);
+  transport_->finish([&](int source, std::span<const std::byte> data) {
+    const float* part = reinterpret_cast<const float*>(data.data());
+    if (source == 0) std::copy_n(part, n, sums_.begin());
+    else
+      for (int64_t i = 0; i < n; ++i) sums_[static_cast<size_t>(i)] += part[i];
+  });
+  std::copy_n(sums_.begin(), n, values);
+}
+
+void Group::broadcast(Purpose purpose, int root, std::span<std::byte> data) {
+  const int64_t bytes = static_cast<int64_t>(data.size());
+  send_.assign(static_cast<size_t>(size()), rank() == root ? SendPart{data.data(), bytes} : SendPart{});
+  recv_.assign(static_cast<size_t>(size()), {});
+  if (rank() == root) send_[static_cast<size_t>(root)] = {};
+  else recv_[static_cast<size_t>(root)] = {data.data(), bytes};
+  all_to_all(purpose, send_, recv_);
+}
+
+}  // namespace cadre

@@ -1,0 +1,106 @@
+// Collectives of a named group of ranks, built on Transport. Sums are float32 added in rank order, so every rank gets the
+// same bits every time. Each call is counted by what it is for.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/transport.h"
+
+namespace cadre {
+
+// What a collective is for; counters are kept by this and by layer.
+enum class Traffic : uint8_t {
+  kStep,             // step agreement and its input
+  kAttentionGather,  // rows to the ranks that split the heads
+  kAttentionReduce,
+  kRowNorm,          // sums of squares of a norm over all heads
+  kDenseGather,
+  kDenseReduce,
+  kMoeGather,        // rows to every rank (tensor-parallel experts, all-gather exchange)
+  kMoeReduce,
+  kDispatchCounts,   // how many rows come from whom
+  kDispatch,
+  kCombine,
+  kOther,
+};
+inline constexpr size_t kNumTraffic = 12;
+const char* traffic_name(Traffic traffic);
+
+struct TrafficCount {
+  int64_t calls = 0;
+  int64_t bytes_sent = 0;  // to other ranks
+  TrafficCount& operator+=(const TrafficCount& o) { return calls += o.calls, bytes_sent += o.bytes_sent, *this; }
+  bool operator==(const TrafficCount&) const = default;
+};
+
+// Counts of one rank over all its groups. Written by the rank's thread.
+class TrafficCounters {
+ public:
+  explicit TrafficCounters(int64_t num_layers) : counts_(static_cast<size_t>(num_layers + 1)) {}
+  // layer -1: outside layers.
+  TrafficCount& at(int64_t layer, Traffic traffic) { return counts_[static_cast<size_t>(layer + 1)][static_cast<size_t>(traffic)]; }
+  const TrafficCount& at(int64_t layer, Traffic traffic) const { return counts_[static_cast<size_t>(layer + 1)][static_cast<size_t>(traffic)]; }
+  int64_t num_layers() const { return static_cast<int64_t>(counts_.size()) - 1; }
+  void reset() { std::fill(counts_.begin(), counts_.end(), std::array<TrafficCount, kNumTraffic>{}); }
+
+ private:
+  std::vector<std::array<TrafficCount, kNumTraffic>> counts_;
+};
+
+// What the next collective is for.
+struct Purpose {
+  Traffic traffic = Traffic::kOther;
+  int64_t layer = -1;
+};
+
+class Group {
+ public:
+  // counters may be null and must outlive the group.
+  Group(std::string name, std::unique_ptr<Transport> transport, TrafficCounters* counters = nullptr);
+
+  const std::string& name() const { return name_; }
+  int rank() const { return transport_->rank(); }
+  int size() const { return transport_->size(); }
+  Transport& transport() { return *transport_; }
+
+  void barrier(Purpose purpose = {});
+  // parts[s] is filled with what rank s gave as mine (sizes must agree); parts[rank()] too.
+  void all_gather(Purpose purpose, SendPart mine, std::span<const RecvPart> parts);
+  // The same for one value of each rank: out[s].
+  template <typename T>
+  void all_gather_value(Purpose purpose, const T& mine, std::span<T> out) {
+    parts_.clear();
+    for (T& value : out) parts_.push_back({reinterpret_cast<std::byte*>(&value), sizeof(T)});
+    all_gather(purpose, {reinterpret_cast<const std::byte*>(&mine), sizeof(T)}, parts_);
+  }
+  // send[d] to rank d, recv[s] from rank s.
+  void all_to_all(Purpose purpose, std::span<const SendPart> send, std::span<const RecvPart> recv);
+  // in: for each rank d in order counts[d] floats. out[0 .. counts[rank()]): the sum over ranks of their part for this
+  // one, added in rank order. out may be in's own part.
+  void reduce_scatter(Purpose purpose, const float* in, std::span<const int64_t> counts, float* out);
+  // values[0 .. count): the sum over ranks, added in rank order. One exchange: for few values.
+  void all_reduce(Purpose purpose, float* values, int64_t count);
+  // data of rank root to all; all know its size.
+  void broadcast(Purpose purpose, int root, std::span<std::byte> data);
+
+  // The open halves of all_to_all: other work may run between.
+  void start(Purpose purpose, std::span<const SendPart> send, std::span<const RecvPart> recv);
+  void finish(Transport::Receive receive) { transport_->finish(receive); }
+
+ private:
+  void count(Purpose purpose, std::span<const SendPart> send);
+  std::string name_;
+  std::unique_ptr<Transport> transport_;
+  TrafficCounters* counters_;
+  std::vector<SendPart> send_;
+  std::vector<RecvPart> recv_, parts_;
+  std::vector<float> sums_;
+};
+
+}  // namespace cadre
