@@ -11,12 +11,6 @@ PeerLost::PeerLost(std::string group, int rank, int64_t step, const std::string&
     : std::runtime_error(fmt::format("group {}: expected rank {} to take part in step {}, found that it {}", group, rank, step, how)),
       group_(std::move(group)), rank_(rank), step_(step) {}
 
-const char* traffic_name(Traffic traffic) {
-  static constexpr const char* kNames[kNumTraffic] = {"step", "attention_gather", "attention_reduce", "row_norm", "dense_gather", "dense_reduce",
-                                                      "moe_gather", "moe_reduce", "dispatch_counts", "dispatch", "combine", "other"};
-  return kNames[static_cast<size_t>(traffic)];
-}
-
 Group::Group(std::string name, std::unique_ptr<Transport> transport, TrafficCounters* counters)
     : name_(std::move(name)), transport_(std::move(transport)), counters_(counters) {
   send_.reserve(static_cast<size_t>(size()));

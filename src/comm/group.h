@@ -2,8 +2,6 @@
 // same bits every time. Each call is counted by what it is for.
 #pragma once
 
-#include <algorithm>
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -11,47 +9,9 @@
 #include <vector>
 
 #include "comm/transport.h"
+#include "parallel/traffic.h"
 
 namespace cadre {
-
-// What a collective is for; counters are kept by this and by layer.
-enum class Traffic : uint8_t {
-  kStep,             // step agreement and its input
-  kAttentionGather,  // rows to the ranks that split the heads
-  kAttentionReduce,
-  kRowNorm,          // sums of squares of a norm over all heads
-  kDenseGather,
-  kDenseReduce,
-  kMoeGather,        // rows to every rank (tensor-parallel experts, all-gather exchange)
-  kMoeReduce,
-  kDispatchCounts,   // how many rows come from whom
-  kDispatch,
-  kCombine,
-  kOther,
-};
-inline constexpr size_t kNumTraffic = 12;
-const char* traffic_name(Traffic traffic);
-
-struct TrafficCount {
-  int64_t calls = 0;
-  int64_t bytes_sent = 0;  // to other ranks
-  TrafficCount& operator+=(const TrafficCount& o) { return calls += o.calls, bytes_sent += o.bytes_sent, *this; }
-  bool operator==(const TrafficCount&) const = default;
-};
-
-// Counts of one rank over all its groups. Written by the rank's thread.
-class TrafficCounters {
- public:
-  explicit TrafficCounters(int64_t num_layers) : counts_(static_cast<size_t>(num_layers + 1)) {}
-  // layer -1: outside layers.
-  TrafficCount& at(int64_t layer, Traffic traffic) { return counts_[static_cast<size_t>(layer + 1)][static_cast<size_t>(traffic)]; }
-  const TrafficCount& at(int64_t layer, Traffic traffic) const { return counts_[static_cast<size_t>(layer + 1)][static_cast<size_t>(traffic)]; }
-  int64_t num_layers() const { return static_cast<int64_t>(counts_.size()) - 1; }
-  void reset() { std::fill(counts_.begin(), counts_.end(), std::array<TrafficCount, kNumTraffic>{}); }
-
- private:
-  std::vector<std::array<TrafficCount, kNumTraffic>> counts_;
-};
 
 // What the next collective is for.
 struct Purpose {
