@@ -16,7 +16,7 @@ python=python3
 cmake --build build/asan
 python3 tools/run_tests.py --carry "$counts" build/asan
 # Only where threads meet.
-threaded=base,kernels,dp,server
+threaded=base,kernels,comm,dp,server
 for name in ${threaded//,/ }; do
   if cmake --build build/tsan --target help | grep -q "^${name}_test:"; then cmake --build build/tsan --target "${name}_test"; fi
 done

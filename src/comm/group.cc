@@ -7,10 +7,6 @@
 
 namespace cadre {
 
-PeerLost::PeerLost(std::string group, int rank, int64_t step, const std::string& how)
-    : std::runtime_error(fmt::format("group {}: expected rank {} to take part in step {}, found that it {}", group, rank, step, how)),
-      group_(std::move(group)), rank_(rank), step_(step) {}
-
 Group::Group(std::string name, std::unique_ptr<Transport> transport, TrafficCounters* counters)
     : name_(std::move(name)), transport_(std::move(transport)), counters_(counters) {
   send_.reserve(static_cast<size_t>(size()));

@@ -63,4 +63,26 @@ class Group {
   std::vector<float> sums_;
 };
 
+// An exchange with other work between its halves. When that work throws, peers may be reading the buffers of this rank:
+// the destructor then aborts the group before they go. Declare it after the buffers.
+class OpenExchange {
+ public:
+  OpenExchange(Group& group, Purpose purpose, std::span<const SendPart> send, std::span<const RecvPart> recv) : group_(group) {
+    group_.start(purpose, send, recv);
+  }
+  ~OpenExchange() {
+    if (!is_finished_) group_.transport().abort("failed between the halves of an exchange");
+  }
+  OpenExchange(const OpenExchange&) = delete;
+  OpenExchange& operator=(const OpenExchange&) = delete;
+  void finish(Transport::Receive receive) {
+    is_finished_ = true;
+    group_.finish(receive);
+  }
+
+ private:
+  Group& group_;
+  bool is_finished_ = false;
+};
+
 }  // namespace cadre

@@ -53,7 +53,8 @@ class Transport {
 
   // Waits for the exchange that is open; calls receive(source, bytes) for each source in ascending order, own one
   // included, with the bytes where `into` said or anywhere (valid during the call only). Returns when the send buffers
-  // may be reused. Throws PeerLost, after which only abort() and destruction are left.
+  // may be reused. Throws PeerLost, after which only abort() and destruction are left; the buffers are the caller's again
+  // then too. receive must not wait for other ranks; what it throws ends the group.
   using Receive = FunctionRef<void(int source, std::span<const std::byte> data)>;
   virtual void finish(Receive receive) = 0;
 
@@ -61,7 +62,8 @@ class Transport {
   virtual void set_timeout_us(int64_t timeout_us) = 0;
   // The step that errors name.
   virtual void set_step(int64_t step) = 0;
-  // Any thread: this rank gives up. Peers that wait for it, or will, get PeerLost at once.
+  // Any thread: this rank gives up. Peers that wait for it, or will, get PeerLost at once. Called by the rank's own thread
+  // between start() and finish(), it also gives the buffers back: whoever throws there aborts first (OpenExchange does).
   virtual void abort(const std::string& reason) = 0;
 };
 
@@ -75,5 +77,8 @@ class CommWorld {
   // the same order of calls. Throws PeerLost.
   virtual std::unique_ptr<Transport> make_transport(const std::string& name, const std::vector<int>& members) = 0;
 };
+
+// Where world_rank stands in members. A bug when it does not, when a member is there twice or is outside the world.
+int group_rank(const std::vector<int>& members, int world_rank, int world_size);
 
 }  // namespace cadre
