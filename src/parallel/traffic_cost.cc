@@ -89,6 +89,22 @@ DispatchRows count_dispatch(const Layout& layout, const ExpertPlacement& placeme
   return out;
 }
 
+ExpectedDispatch expected_dispatch(const Layout& layout, int64_t num_experts, int64_t top_k) {
+  ExpectedDispatch out;
+  for (int rank = 0; rank < layout.ep; ++rank) {
+    const int64_t held = even_slice(num_experts, layout.ep, rank).count;
+    double missed = 1;  // C(num_experts - held, top_k) / C(num_experts, top_k)
+    for (int64_t i = 0; i < top_k; ++i) missed *= static_cast<double>(std::max<int64_t>(num_experts - held - i, 0)) / static_cast<double>(num_experts - i);
+    const double hit = 1 - missed, pairs = static_cast<double>(held * top_k) / static_cast<double>(num_experts);
+    // Of the world's rows, a share 1 / ep starts in this rank's own group, where one rank fewer is another's.
+    const double other_ranks = layout.moe_tp - 1.0 / layout.ep;
+    out.ranks_hit += hit;
+    out.rows_to_others += hit * other_ranks;
+    out.pairs_to_others += pairs * other_ranks;
+  }
+  return out;
+}
+
 TrafficCounts predict_layer_traffic(const ModelConfig& config, const Layout& layout, const LayerPlan& plan, const LayerTrafficInput& input) {
   TrafficCounts out{};
   std::vector<int64_t> world_rows(static_cast<size_t>(layout.world));

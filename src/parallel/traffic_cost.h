@@ -33,6 +33,15 @@ struct DispatchRows {
 // ids: [rows, top_k] of a rank's rows. slot_of(row, j) would choose replicas; here each expert's first slot is meant.
 DispatchRows count_dispatch(const Layout& layout, const ExpertPlacement& placement, int world_rank, std::span<const int32_t> ids, int64_t top_k);
 
+// The mean of count_dispatch over all ranks, per row, when every set of top_k experts is as likely as any other (a
+// hypergeometric draw) and each expert has one slot, as ExpertPlacement::initial gives them.
+struct ExpectedDispatch {
+  double ranks_hit = 0;        // EP ranks that hold at least one of a row's experts, the row's own among them
+  double rows_to_others = 0;
+  double pairs_to_others = 0;
+};
+ExpectedDispatch expected_dispatch(const Layout& layout, int64_t num_experts, int64_t top_k);
+
 struct LayerTrafficInput {
   std::span<const int64_t> dp_rows;  // rows of each data-parallel rank
   int world_rank = 0;
