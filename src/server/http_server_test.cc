@@ -271,6 +271,19 @@ TEST(HttpServer, AForgottenRequestIsAnswered) {
   EXPECT_EQ(client.request("POST", "/echo", "x").body, "x");
 }
 
+// An engine may let go of an answer when the server is long gone.
+TEST(HttpServer, AnAnswerMayOutliveTheServer) {
+  EchoHandler handler;
+  {
+    HttpServer server(HttpServerOptions{}, handler);
+    server.start();
+    HttpClient client("127.0.0.1", server.port(), kLongMs);
+    client.send_request("POST", "/hold", "", {});
+    ASSERT_TRUE(handler.held.wait());
+  }
+  handler.release("nobody reads this");
+}
+
 TEST(HttpServer, KeepAliveBytesWhileSilent) {
   Service service;
   HttpClient client("127.0.0.1", service.server.port());

@@ -141,8 +141,8 @@ void HttpShared::add_active(int delta) {
 }
 
 HttpSession::HttpSession(Socket socket, std::shared_ptr<HttpShared> shared, bool is_served)
-    : socket_(std::move(socket)),
-      shared_(std::move(shared)),
+    : shared_(std::move(shared)),
+      socket_(std::move(socket)),
       is_served_(is_served),
       deadline_(socket_.get_executor()),
       keep_alive_timer_(socket_.get_executor()) {}

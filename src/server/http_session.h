@@ -102,8 +102,9 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   void linger();
   void drop();  // closes at once and tells the exchange
 
-  Socket socket_;
+  // First, so that it goes last: socket and timers reach into its io_context even when they go.
   std::shared_ptr<HttpShared> shared_;
+  Socket socket_;
   const bool is_served_;
   std::array<char, 16 << 10> chunk_;  // what the outstanding read fills
   std::string input_;                 // read and not parsed yet, from input_pos_
