@@ -6,27 +6,11 @@
 #include <cstdint>
 #include <mutex>
 #include <thread>
-#include <type_traits>
 #include <vector>
 
+#include "base/function_ref.h"
+
 namespace cadre {
-
-// A non-owning reference to a callable: no allocation, valid during the call it is passed to.
-template <typename Signature>
-class FunctionRef;
-template <typename R, typename... Args>
-class FunctionRef<R(Args...)> {
- public:
-  template <typename F, typename = std::enable_if_t<!std::is_same_v<std::remove_cvref_t<F>, FunctionRef>>>
-  FunctionRef(F&& f)  // NOLINT(google-explicit-constructor): made to be passed a lambda
-      : object_(const_cast<void*>(static_cast<const void*>(&f))),
-        call_([](void* object, Args... args) -> R { return (*static_cast<std::remove_reference_t<F>*>(object))(args...); }) {}
-  R operator()(Args... args) const { return call_(object_, args...); }
-
- private:
-  void* object_;
-  R (*call_)(void*, Args...);
-};
 
 class ThreadPool {
  public:

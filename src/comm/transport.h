@@ -34,7 +34,8 @@ struct SendPart {
   int64_t bytes = 0;
 };
 
-// into: where the bytes shall lie; null: anywhere, they are looked at once.
+// into: where the bytes shall lie; null: anywhere, they are looked at once. bytes: at most so many come (the sender's own
+// count says how many); collectives whose sizes are known give them exactly.
 struct RecvPart {
   std::byte* into = nullptr;
   int64_t bytes = 0;
@@ -46,7 +47,7 @@ class Transport {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // Begins an exchange: send[d] goes to rank d, recv[s] comes from rank s (its bytes are those that s sends); both have
+  // Begins an exchange: send[d] goes to rank d, recv[s] comes from rank s (at most its bytes); both have
   // size() parts, the own one included. Returns without waiting for peers. What send and recv point to stays untouched
   // until finish() returns. At most one exchange is open at a time; all ranks call in the same order.
   virtual void start(std::span<const SendPart> send, std::span<const RecvPart> recv) = 0;
