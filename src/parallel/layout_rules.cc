@@ -260,7 +260,8 @@ Finding dense_tp_of_nothing(const Draft& d) {
 Finding experts_uneven(const Draft& d) {
   if (!d.has_experts() || d.config.moe.router.num_experts % d.layout.ep == 0) return {};
   const int64_t experts = d.config.moe.router.num_experts;
-  return {d.ep_flag(), fmt::format("{} experts over {} ranks: {} on each of the first {}, {} on the others", experts, d.layout.ep, experts / d.layout.ep + 1, experts % d.layout.ep, experts / d.layout.ep)};
+  return {d.ep_flag(), fmt::format("{} experts over {} ranks: {} on each of the first {}, {} on the others",
+                                   experts, d.layout.ep, experts / d.layout.ep + 1, experts % d.layout.ep, experts / d.layout.ep)};
 }
 
 Finding kv_heads_replicated(const Draft& d) {
