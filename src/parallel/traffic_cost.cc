@@ -32,7 +32,7 @@ std::vector<int64_t> rows_of(const std::vector<int>& members, const std::vector<
 int index_in(const std::vector<int>& members, int rank) { return static_cast<int>(std::find(members.begin(), members.end(), rank) - members.begin()); }
 
 void add_all_gather_exchange(const ModelConfig& config, const Layout& layout, const std::vector<int64_t>& world_rows, const LayerTrafficInput& input, TrafficCounts* out) {
-  const int64_t chunk = exchange_chunk_rows(layout.exchange), longest = *std::max_element(world_rows.begin(), world_rows.end());
+  const int64_t chunk = exchange_chunk_rows(layout.exchange, layout.world), longest = *std::max_element(world_rows.begin(), world_rows.end());
   const int64_t wire = row_bytes(config.hidden_size, input.is_fp8_dispatch), top_k = config.moe.router.top_k, hidden_bytes = config.hidden_size * kActivationBytes;
   for (int64_t first = 0; first < longest; first += chunk) {
     std::vector<int64_t> rows;
@@ -48,7 +48,7 @@ void add_all_gather_exchange(const ModelConfig& config, const Layout& layout, co
 
 void add_all_to_all(const ModelConfig& config, const Layout& layout, const std::vector<int64_t>& world_rows, const LayerTrafficInput& input, TrafficCounts* out) {
   const ExchangeKind kind = exchange_for_step(layout.exchange, world_rows);
-  const int64_t chunk = exchange_chunk_rows(kind), chunks = (*std::max_element(world_rows.begin(), world_rows.end()) + chunk - 1) / chunk;
+  const int64_t chunk = exchange_chunk_rows(kind, layout.world), chunks = (*std::max_element(world_rows.begin(), world_rows.end()) + chunk - 1) / chunk;
   const int64_t wire = row_bytes(config.hidden_size, input.is_fp8_dispatch), hidden_bytes = config.hidden_size * kActivationBytes;
   const bool is_exact = layout.combine == CombineOrder::kExact;
   TrafficCount& dispatch = of(*out, Traffic::kDispatch);
@@ -68,11 +68,14 @@ void add_all_to_all(const ModelConfig& config, const Layout& layout, const std::
 
 }  // namespace
 
-int64_t exchange_chunk_rows(ExchangeKind kind) { return kind == ExchangeKind::kAllToAllLowLatency ? kLowLatencyRows : kExchangeRows; }
+int64_t exchange_chunk_rows(ExchangeKind kind, int world) {
+  return kind == ExchangeKind::kAllToAllLowLatency ? std::max(16, 256 / world) : std::max(32, 1024 / world);
+}
 
 ExchangeKind exchange_for_step(ExchangeKind kind, std::span<const int64_t> world_rows) {
   if (kind != ExchangeKind::kAuto) return kind;
-  return *std::max_element(world_rows.begin(), world_rows.end()) <= kLowLatencyRows ? ExchangeKind::kAllToAllLowLatency : ExchangeKind::kAllToAll;
+  const int64_t most = exchange_chunk_rows(ExchangeKind::kAllToAllLowLatency, static_cast<int>(world_rows.size()));
+  return *std::max_element(world_rows.begin(), world_rows.end()) <= most ? ExchangeKind::kAllToAllLowLatency : ExchangeKind::kAllToAll;
 }
 
 DispatchRows count_dispatch(const Layout& layout, const ExpertPlacement& placement, int world_rank, std::span<const int32_t> ids, int64_t top_k) {

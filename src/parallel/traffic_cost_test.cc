@@ -187,8 +187,9 @@ TEST(TrafficCost, AnIdleStepSendsNothingButCollectivesRun) {
 
 TEST(TrafficCost, AutoIsLowLatencyWhileNoRankHasMoreThanAChunk) {
   using Rows = std::vector<int64_t>;
-  EXPECT_EQ(exchange_for_step(ExchangeKind::kAuto, Rows{0, kLowLatencyRows}), ExchangeKind::kAllToAllLowLatency);
-  EXPECT_EQ(exchange_for_step(ExchangeKind::kAuto, Rows{0, kLowLatencyRows + 1}), ExchangeKind::kAllToAll);
+  const int64_t most = exchange_chunk_rows(ExchangeKind::kAllToAllLowLatency, 2);
+  EXPECT_EQ(exchange_for_step(ExchangeKind::kAuto, Rows{0, most}), ExchangeKind::kAllToAllLowLatency);
+  EXPECT_EQ(exchange_for_step(ExchangeKind::kAuto, Rows{0, most + 1}), ExchangeKind::kAllToAll);
   EXPECT_EQ(exchange_for_step(ExchangeKind::kAllToAll, Rows{1}), ExchangeKind::kAllToAll);
   EXPECT_EQ(exchange_for_step(ExchangeKind::kAllToAllLowLatency, Rows{10000}), ExchangeKind::kAllToAllLowLatency);
 }
