@@ -2,11 +2,13 @@
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <new>
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/layout_flags.h"
 
 namespace cadre::cli {
 namespace {
@@ -72,7 +74,9 @@ int main(int argc, char** argv) {
   add_verify(app, &run);
   add_version(app, &run);
   try {
-    app.parse(argc, argv);
+    std::vector<std::string> arguments = spell_out_layout_flags(argc, argv);
+    std::reverse(arguments.begin(), arguments.end());  // as the parser takes them
+    app.parse(std::move(arguments));
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help
     const auto chosen = app.get_subcommands();

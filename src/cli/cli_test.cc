@@ -109,6 +109,73 @@ TEST(Cli, DummyWeightsRunAnyConfigurationAndRepeat) {
   }
 }
 
+std::string reference(const char* name) { return (testing::source_dir() / "tests" / "reference" / name / "config.json").string(); }
+
+TEST(Cli, ExplainPrintsTheLayoutAndLoadsNothing) {
+  const Ran one = run("serve " + demo() + " --explain");
+  EXPECT_EQ(one.code, 0) << one.out;
+  EXPECT_TRUE(contains(one.out, "layout  1 rank: attention dp 1 x cp 1 x tp 1; experts ep 1 x tp 1")) << one.out;
+  EXPECT_FALSE(contains(one.out, "note")) << one.out;
+  // A configuration alone: there are no weights to load.
+  const Ran deep = run("serve " + reference("deepseek_v3") + " --tp 4 --dp-size 4 --ep 4 --enable-dp-attention --moe-a2a-backend deepep --explain");
+  EXPECT_EQ(deep.code, 0) << deep.out;
+  for (const char* part : {"4 ranks: attention dp 4 x cp 1 x tp 1; experts ep 4 x tp 1; dense layers tp 1; placement linear, exchange alltoall, dispatch float32, combine exact",
+                           "deepep is read as alltoall", "sparse layers: 1-2", "feed-forward  SCATTERED: no gather, dispatch and combine over world (alltoall), the combine owns the sum",
+                           "3     3/0/0          3/0        12-15    latent"})
+    EXPECT_TRUE(contains(deep.out, part)) << part << "\n" << deep.out;
+}
+
+TEST(Cli, BothSpellingsExplainTheSameLayout) {
+  const auto ranks = [](const Ran& ran) { return ran.out.substr(ran.out.find("layout")); };
+  const std::string model = "generate " + reference("qwen3_moe") + " --explain ";
+  const Ran sglang = run(model + "--tp-size 4 --dp-size 2 --enable-dp-attention --ep-size 4 --moe-a2a-backend alltoall");
+  EXPECT_EQ(sglang.code, 0) << sglang.out;
+  EXPECT_TRUE(contains(sglang.out, "attention     TP_ATTN_FULL: all-gather over attn_tp, reduce-scatter over attn_tp, which owns the sum")) << sglang.out;
+  for (const char* vllm : {"-tp 2 -dp 2 -ep --all2all-backend alltoall", "-tp=2 -dp=2 -pcp 1 --enable-expert-parallel --all2all-backend=alltoall",
+                           "--tensor-parallel-size 2 --data-parallel-size 2 --enable-expert-parallel --all2all-backend alltoall"}) {
+    const Ran ran = run(model + vllm);
+    EXPECT_EQ(ran.code, 0) << ran.out;
+    EXPECT_EQ(ranks(ran), ranks(sglang)) << vllm;
+  }
+}
+
+TEST(Cli, ExplainNamesExpertsAndPartsOfEachRank) {
+  const std::string model = "serve " + reference("olmoe") + " --explain ";
+  const Ran robin = run(model + "-dp 4 -ep --expert-placement-strategy round_robin");
+  EXPECT_TRUE(contains(robin.out, "3/0        3-15 by 4")) << robin.out;
+  EXPECT_TRUE(contains(robin.out, "note    --all2all-backend: not given, so auto")) << robin.out;
+  const Ran both = run(model + "--tp-size 4 --dp-size 4 --enable-dp-attention --ep-size 2");
+  EXPECT_TRUE(contains(both.out, "1/1        8-15, part 2 of 2")) << both.out;
+  const Ran uneven = run(model + "-dp 3 -ep");
+  EXPECT_TRUE(contains(uneven.out, "6 on each of the first 1, 5 on the others")) << uneven.out;
+  const Ran split = run("serve " + reference("qwen3_moe") + " --explain -tp 4");
+  EXPECT_TRUE(contains(split.out, "each head is cached on 2 of them")) << split.out;
+  EXPECT_TRUE(contains(split.out, "feed-forward  FULL: all-gather over world, reduce-scatter over world, which owns the sum")) << split.out;
+}
+
+TEST(Cli, LayoutsThatDoNotGoAreRefusedInOneSentence) {
+  for (const auto& [flags, part] : std::vector<std::pair<std::string, std::string>>{{"--explain --tp-size 4 --dp-size 2", "start one server for each"},
+                                                                                    {"--explain --tp-size 2 -ep", "one engine's spelling"},
+                                                                                    {"--explain -tp 3", "query heads, found 3"},
+                                                                                    {"--explain -dp 2 --enable-eplb", "--enable-expert-parallel"},
+                                                                                    {"--explain -dp 2 -ep --all2all-backend mooncake", "alltoall_low_latency"},
+                                                                                    {"--explain -tp two", "two"},
+                                                                                    {"--load-format dummy -dp 2 -ep", "found 2 ranks"},
+                                                                                    {"--load-format dummy --attn-cp-size 2 --tp-size 2", "context-parallel"}}) {
+    const Ran ran = run("generate " + reference("qwen3_moe") + " --prompt x " + flags);
+    EXPECT_EQ(ran.code, 2) << flags << "\n" << ran.out;
+    EXPECT_TRUE(contains(ran.out, part)) << flags << "\n" << ran.out;
+    EXPECT_LE(std::count(ran.out.begin(), ran.out.end(), '\n'), 1) << ran.out;
+  }
+  EXPECT_EQ(run("verify --tokenizer " + demo() + " --vectors /nowhere --explain").code, 2);
+}
+
+TEST(Cli, WhatDoesNothingOnOneRankIsSaidAndRuns) {
+  const Ran ran = run("generate " + reference("qwen3_moe") + " --load-format dummy --max-tokens 2 --prompt x --enable-expert-parallel");
+  EXPECT_EQ(ran.code, 0) << ran.out;
+  EXPECT_TRUE(contains(ran.out, "cadre: --enable-expert-parallel: does nothing on one rank")) << ran.out;
+}
+
 TEST(Cli, InspectPrintsTextAndJson) {
   EXPECT_TRUE(contains(run("inspect " + demo()).out, "routed experts"));
   const Ran ran = run("inspect --json " + demo());

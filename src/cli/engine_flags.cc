@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "cli/commands.h"
 #include "cli/units.h"
 #include "config/bytes.h"
 #include "tokenizer/byte_tokenizer.h"
@@ -101,6 +102,14 @@ void add_run_flags(CLI::App& command, EngineFlags& f) {
       ->check(CLI::IsMember({"fast", "reference"}))->capture_default_str();
   command.add_option("--threads", f.threads, "Threads that compute; one a core unless told")->check(CLI::Range(1, 1024));
   command.add_option("--seed", f.seed, "Makes unseeded sampling repeatable, and names the dummy weights")->check(CLI::NonNegativeNumber);
+  add_layout_flags(command, f.layout);
+}
+
+int explain_layout(const EngineFlags& flags) {
+  const ModelConfig config = load_model_config(flags.model);
+  const DType kv_dtype = kv_dtype_of(flags.kv_cache_dtype);
+  std::fputs(explain_text(config, resolve_layout(flags.layout.options, config, kv_dtype), kv_dtype).c_str(), stdout);
+  return kExitOk;
 }
 
 LoadedModel load_model(const EngineFlags& flags, const Progress& progress) {
@@ -108,6 +117,7 @@ LoadedModel load_model(const EngineFlags& flags, const Progress& progress) {
   const bool is_dummy = flags.load_format == "dummy";
   out.config = load_model_config(flags.model);
   out.kv_dtype = kv_dtype_of(flags.kv_cache_dtype);
+  layout_to_run(flags.layout, out.config, out.kv_dtype);
   out.threads = flags.threads > 0 ? flags.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   const auto source = is_dummy ? make_dummy_weights(out.config, flags.seed < 0 ? 0 : static_cast<uint64_t>(flags.seed)) : open_checkpoint(model_dir(flags));
   check_tensors(*source, out.config);

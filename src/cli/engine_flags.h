@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "cli/layout_flags.h"
 #include "config/model_config.h"
 #include "engine/engine.h"
 #include "models/decoder.h"
@@ -20,6 +21,7 @@ struct EngineFlags {
   int64_t max_num_seqs = 64, max_num_batched_tokens = 512, max_model_len = 0, num_kv_blocks = 0;
   int threads = 0;
   int64_t seed = -1;
+  LayoutFlags layout;
 };
 
 void add_engine_flags(CLI::App& command, EngineFlags& flags);  // MODEL and the rest
@@ -45,6 +47,9 @@ struct LoadedModel {
   DType kv_dtype = DType::kF32;
   int threads = 1;
 };
+
+// --explain: prints the layout that the flags come to. Returns the exit code.
+int explain_layout(const EngineFlags& flags);
 
 // Both check flags and files, then load. Throw Error.
 LoadedModel load_model(const EngineFlags& flags, const Progress& progress);

@@ -106,6 +106,8 @@ void print_answer(const Answer& a, bool as_json, bool show_prompt) {
 }
 
 int generate(const GenerateFlags& flags) {
+  if (flags.engine.layout.explain) return explain_layout(flags.engine);
+  if (flags.prompts.empty() && flags.file.empty()) throw invalid_input("expected --prompt or --file, found neither; give one");
   std::vector<std::string> prompts = flags.prompts;
   if (!flags.file.empty()) prompts = read_prompts(flags.file);
   SteadyClock clock;
@@ -167,7 +169,7 @@ void add_generate(CLI::App& app, Run* run) {
   auto* source = command->add_option_group("prompts", "Where the prompts come from");
   source->add_option("--prompt", f->prompts, "A prompt; may be given several times");
   source->add_option("--file", f->file, "A prompt a line, or JSON lines with \"prompt\"; - reads standard input");
-  source->require_option(1);
+  source->require_option(0, 1);  // none is asked for by --explain alone
   command->add_flag("--chat", f->chat, "Each prompt is a user's message, put into the model's chat template");
   command->add_flag("--json", f->as_json, "One JSON object a line for each answer");
   command->add_option("--max-tokens", f->max_tokens, "New tokens at most, each")->check(CLI::Range(int64_t{1}, int64_t{1} << 30))->capture_default_str();

@@ -104,6 +104,7 @@ int run_until_stopped(const ServeFlags& flags, const StopSignals& signals, ApiSe
 }
 
 int serve(const ServeFlags& flags) {
+  if (flags.engine.layout.explain) return explain_layout(flags.engine);
   const StopSignals signals;
   SteadyClock clock;
   ApiServiceOptions api = flags.api;

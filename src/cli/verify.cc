@@ -41,6 +41,7 @@ int finish(const Report& report, json::object head, bool as_json) {
 
 int verify_reference(VerifyFlags flags) {
   flags.engine.model = flags.reference;
+  if (flags.engine.layout.explain) return explain_layout(flags.engine);
   const ReferenceSet reference(flags.reference);
   const Progress progress = terminal_progress();
   LoadedModel loaded = load_model(flags.engine, progress);
@@ -52,6 +53,7 @@ int verify_reference(VerifyFlags flags) {
 
 int verify(const VerifyFlags& flags) {
   if (!flags.reference.empty()) return verify_reference(flags);
+  if (flags.engine.layout.explain) throw invalid_input("--explain: expected --reference, a model whose layout it can tell, found none; give one or leave it out");
   if (flags.vectors.empty()) throw invalid_input("expected --vectors FILE.jsonl beside --tokenizer or --templates, found none; give one");
   if (!flags.tokenizer.empty())
     return finish(verify_tokenizer(flags.tokenizer, flags.vectors), {{"tokenizer", flags.tokenizer}, {"vectors", flags.vectors}}, flags.as_json);

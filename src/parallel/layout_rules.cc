@@ -220,6 +220,11 @@ Finding eplb_on_one_rank(const Draft& d) {
   return {"--enable-eplb", "does nothing on one rank: there is nobody to balance with"};
 }
 
+Finding eplb_cannot_run(const Draft& d) {
+  if (!d.options.enable_eplb || d.layout.ep == 1) return {};
+  return {"--enable-eplb", "is legal in this layout, but experts cannot move while it runs yet"};
+}
+
 Finding dp_attention_of_one(const Draft& d) {
   if (!d.options.enable_dp_attention || d.layout.attn_dp > 1) return {};
   return {"--enable-dp-attention", "does nothing with one data-parallel rank (--dp-size)"};
@@ -318,6 +323,7 @@ constexpr LayoutRule kRules[] = {
     {"cost of all rows everywhere", kNote, "", all_gather_cost},
     {"expert parallelism on one rank", kNote, "", ep_on_one_rank},
     {"balancing on one rank", kNote, "", eplb_on_one_rank},
+    {"balancing cannot run", kNote, "", eplb_cannot_run},
     {"data-parallel attention of one", kNote, "", dp_attention_of_one},
     {"placement without expert parallelism", kNote, "", placement_without_ep},
     {"dispatch type without dispatch", kNote, "", dispatch_dtype_without_ep},

@@ -260,6 +260,7 @@ std::vector<RuleCase> rule_cases() {
       {"cost of all rows everywhere", qwen, [](Options& o) { o.data_parallel_size = 4, o.enable_expert_parallel = true, o.all2all_backend = "allgather_reducescatter"; }, "all 3 other ranks"},
       {"expert parallelism on one rank", qwen, [](Options& o) { o.enable_expert_parallel = true; }, "does nothing on one rank"},
       {"balancing on one rank", qwen, [](Options& o) { o.enable_expert_parallel = true, o.enable_eplb = true; }, "does nothing on one rank"},
+      {"balancing cannot run", qwen, [](Options& o) { o.tp_size = 2, o.ep_size = 2, o.enable_eplb = true; }, "cannot move while it runs yet"},
       {"data-parallel attention of one", qwen, [](Options& o) { o.tp_size = 2, o.enable_dp_attention = true; }, "does nothing"},
       {"placement without expert parallelism", qwen, [](Options& o) { o.tp_size = 2, o.expert_placement_strategy = "round_robin"; }, "does nothing"},
       {"dispatch type without dispatch", qwen, [](Options& o) { o.tp_size = 2, o.dispatch_dtype = "fp8"; }, "does nothing"},
@@ -314,7 +315,7 @@ TEST(LayoutOptions, TheSeedsDeepseekLaunchLine) {
   const ResolvedLayout r = resolve_layout(o, config_of("deepseek_v3"));
   EXPECT_EQ(r.layout, (Layout{.world = 8, .attn_dp = 8, .ep = 8, .exchange = ExchangeKind::kAllToAll}));
   EXPECT_TRUE(r.is_eplb_enabled);
-  EXPECT_EQ(r.notes.size(), 1u);  // the alias
+  EXPECT_EQ(r.notes.size(), 2u);  // the alias, and what cannot run yet
 }
 
 TEST(LayoutOptions, VllmsSixCases) {

@@ -1,0 +1,134 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/layout_flags.h"
+#include "cli/units.h"
+#include "parallel/expert_placement.h"
+#include "parallel/layer_plan.h"
+#include "parallel/rank_bytes.h"
+
+namespace cadre::cli {
+namespace {
+
+std::string size_text(int64_t bytes) { return bytes_text(static_cast<uint64_t>(bytes)); }
+
+std::string world_text(const ModelConfig& config, const ResolvedLayout& r) {
+  const Layout& l = r.layout;
+  std::string out = fmt::format("{} {}: attention dp {} x cp {} x tp {}", l.world, l.world == 1 ? "rank" : "ranks", l.attn_dp, l.attn_cp, l.attn_tp);
+  if (config.moe.router.num_experts > 0) out += fmt::format("; experts ep {} x tp {}", l.ep, l.moe_tp);
+  out += fmt::format("; dense layers tp {}", l.dense_tp);
+  if (l.ep > 1)
+    out += fmt::format("; placement {}, exchange {}, dispatch {}, combine {}", l.placement == PlacementStrategy::kLinear ? "linear" : "round_robin", exchange_name(l.exchange),
+                       r.is_fp8_dispatch ? "fp8" : "float32", l.combine == CombineOrder::kExact ? "exact" : "per_rank");
+  return out;
+}
+
+std::string half_text(const HalfPlan& half) {
+  std::string out(scatter_mode_name(half.compute));
+  if (half.gather == GroupKind::kNone && half.exchange == ExchangeKind::kNone) return out + ": nothing moves";
+  out += ':';
+  if (half.gather != GroupKind::kNone) out += fmt::format(" all-gather over {},", group_kind_name(half.gather));
+  if (half.exchange != ExchangeKind::kNone) {
+    if (half.gather == GroupKind::kNone) out += " no gather,";
+    out += fmt::format(" {},", half.gather == GroupKind::kNone ? fmt::format("dispatch and combine over world ({})", exchange_name(half.exchange))
+                                                               : half.owner == ReductionOwner::kCombine ? "combine over world" : "each rank its own experts");
+  }
+  if (half.reduce != GroupKind::kNone) out += fmt::format(" reduce-scatter over {},", group_kind_name(half.reduce));
+  return out + (half.owner == ReductionOwner::kCombine ? " the combine owns the sum" : " which owns the sum");
+}
+
+void add_layers(const ModelConfig& config, const Layout& layout, std::string* out) {
+  const std::vector<LayerPlan> plans = plan_layers(config, layout);
+  for (const bool is_sparse : {false, true}) {
+    std::vector<int32_t> ids;
+    for (size_t i = 0; i < plans.size(); ++i)
+      if (plans[i].is_sparse == is_sparse) ids.push_back(static_cast<int32_t>(i));
+    if (ids.empty()) continue;
+    const LayerPlan& plan = plans[static_cast<size_t>(ids[0])];
+    *out += fmt::format("{} layers: {}\n", is_sparse ? "sparse" : "dense", ids_text(ids));
+    *out += fmt::format("  attention     {}\n  feed-forward  {}\n", half_text(plan.attention), half_text(plan.feed_forward));
+  }
+}
+
+std::string experts_of_rank(const ModelConfig& config, const Layout& layout, const ExpertPlacement& placement, int rank) {
+  if (config.moe.router.num_experts == 0) return "-";
+  const RankCoords c = layout.coords(rank);
+  std::vector<int32_t> ids;
+  for (const int32_t e : placement.experts_of(c.ep))
+    if (e != kEmptySlot) ids.push_back(e);
+  std::sort(ids.begin(), ids.end());
+  return ids_text(ids) + (layout.moe_tp == 1 ? "" : fmt::format(", part {} of {}", c.moe_tp + 1, layout.moe_tp));
+}
+
+std::string kv_heads_of_rank(const ModelConfig& config, const Layout& layout, int rank) {
+  if (config.attention.kind == AttentionKind::kMla) return "latent";
+  const Slice s = rank_kv_heads(config, layout, rank);
+  return s.count == 1 ? fmt::format("{}", s.first) : fmt::format("{}-{}", s.first, s.first + s.count - 1);
+}
+
+std::string table_text(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> widths(rows[0].size());
+  for (const auto& row : rows)
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  std::string out;
+  for (const auto& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) line += fmt::format("{:<{}}", row[i], widths[i] + 2);
+    line.erase(line.find_last_not_of(' ') + 1);
+    out += line + '\n';
+  }
+  return out;
+}
+
+void add_ranks(const ModelConfig& config, const Layout& layout, DType kv_dtype, std::string* out) {
+  const int64_t num_experts = config.moe.router.num_experts;
+  const ExpertPlacement placement = num_experts > 0 ? ExpertPlacement::initial(num_experts, layout.ep, layout.placement) : ExpertPlacement{};
+  const std::vector<RankBytes> bytes = rank_bytes(config, layout, placement);
+  std::vector<std::vector<std::string>> table{{"rank", "attn dp/cp/tp", "ep/moe-tp", "experts", "KV heads", "KV B/token", "weights", "attention", "dense", "shared", "routed",
+                                               "router", "norms", "embedding", "head"}};
+  for (int rank = 0; rank < layout.world; ++rank) {
+    const RankCoords c = layout.coords(rank);
+    const RankBytes& b = bytes[static_cast<size_t>(rank)];
+    table.push_back({fmt::format("{}", rank), fmt::format("{}/{}/{}", c.attn_dp, c.attn_cp, c.attn_tp), num_experts > 0 ? fmt::format("{}/{}", c.ep, c.moe_tp) : "-",
+                     experts_of_rank(config, layout, placement, rank), kv_heads_of_rank(config, layout, rank),
+                     with_commas(static_cast<uint64_t>(rank_kv_bytes_per_token(config, layout, kv_dtype)))});
+    for (const int64_t part : {b.total(), b.attention, b.dense, b.shared, b.routed, b.router, b.norms, b.embedding, b.head}) table.back().push_back(part == 0 ? "-" : size_text(part));
+  }
+  *out += table_text(table);
+}
+
+}  // namespace
+
+std::string ids_text(const std::vector<int32_t>& ids) {
+  if (ids.empty()) return "none";
+  if (ids.size() > 2 && ids[1] - ids[0] > 1) {
+    const int32_t step = ids[1] - ids[0];
+    bool is_regular = true;
+    for (size_t i = 1; i < ids.size(); ++i) is_regular &= ids[i] - ids[i - 1] == step;
+    if (is_regular) return fmt::format("{}-{} by {}", ids.front(), ids.back(), step);
+  }
+  std::string out;
+  for (size_t first = 0; first < ids.size();) {
+    size_t end = first + 1;
+    while (end < ids.size() && ids[end] == ids[end - 1] + 1) ++end;
+    out += fmt::format("{}{}", out.empty() ? "" : ", ", ids[first]);
+    if (end - first > 1) out += fmt::format("-{}", ids[end - 1]);
+    first = end;
+  }
+  return out;
+}
+
+std::string explain_text(const ModelConfig& config, const ResolvedLayout& resolved, DType kv_dtype) {
+  std::string out = fmt::format("model   {}, {} layers", family_name(config.family), config.num_layers);
+  if (config.moe.router.num_experts > 0) out += fmt::format(", {} experts, {} for each token", config.moe.router.num_experts, config.moe.router.top_k);
+  out += fmt::format("\nlayout  {}\n", world_text(config, resolved));
+  for (const std::string& note : resolved.notes) out += fmt::format("note    {}\n", note);
+  out += '\n';
+  add_layers(config, resolved.layout, &out);
+  out += fmt::format("\nBytes as the checkpoint stores them; KV cache in {}.\n", kv_dtype == DType::kBF16 ? "bfloat16" : "float32");
+  add_ranks(config, resolved.layout, kv_dtype, &out);
+  return out;
+}
+
+}  // namespace cadre::cli
