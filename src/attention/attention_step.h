@@ -26,6 +26,10 @@ struct AttentionStep {
   KvStore* kv = nullptr;
   int64_t layer = 0;
   ThreadPool* pool = nullptr;
+  // When heads are split over ranks: adds up `count` values over them (norms over all heads need sums of all).
+  using SumOverHeadParts = FunctionRef<void(float* values, int64_t count)>;
+  const SumOverHeadParts* sum_over_head_parts = nullptr;
+  int num_head_parts = 1;
 
   int64_t num_rows() const { return static_cast<int64_t>(positions.size()); }
   BlockId block_of_row(int64_t row) const {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 
 #include "kernels/attention.h"
@@ -30,6 +31,7 @@ GqaWorkspace::GqaWorkspace(const AttentionConfig& c, int64_t max_rows) {
   o.resize(q.size());
   k.resize(static_cast<size_t>(max_rows * c.num_kv_heads * c.head_dim));
   v.resize(k.size());
+  if (c.qk_norm == QkNorm::kAllHeads) square_sums.resize(static_cast<size_t>(2 * max_rows));
 }
 
 int64_t gqa_block_bytes(const AttentionConfig& c, DType kv_dtype) {
@@ -44,6 +46,7 @@ void GqaAttention::forward(const AttentionStep& step, const float* x, float* out
   weights_.q.apply(x, rows, w.q.data(), *step.pool);
   weights_.k.apply(x, rows, w.k.data(), *step.pool);
   weights_.v.apply(x, rows, w.v.data(), *step.pool);
+  if (config_.qk_norm == QkNorm::kAllHeads && step.sum_over_head_parts) norm_over_parts(step, w);
   step.clear_new_blocks();
   step.pool->parallel_for(rows, [&](int64_t row, int) {
     prepare_row(step, row, w);
@@ -54,10 +57,35 @@ void GqaAttention::forward(const AttentionStep& step, const float* x, float* out
   weights_.o.apply(w.o.data(), rows, out, *step.pool);
 }
 
+// The norm over all heads' values of a row, of which this rank holds a part. KV heads that several ranks hold alike count as
+// often in the sum as in the mean.
+void GqaAttention::norm_over_parts(const AttentionStep& step, GqaWorkspace& w) const {
+  const int64_t rows = step.num_rows(), q_width = config_.num_heads * config_.head_dim, k_width = config_.num_kv_heads * config_.head_dim;
+  const auto square_sum = [](const float* x, int64_t n) {
+    float sum = 0;
+    for (int64_t i = 0; i < n; ++i) sum += x[i] * x[i];
+    return sum;
+  };
+  const auto scale = [&](float* x, const std::vector<float>& norm, int64_t n, float sum) {
+    const float factor = 1.0f / std::sqrt(sum / static_cast<float>(n * step.num_head_parts) + norm_eps_);
+    for (int64_t i = 0; i < n; ++i) x[i] = x[i] * factor * norm[static_cast<size_t>(i)];
+  };
+  float* sums = w.square_sums.data();
+  step.pool->parallel_for(rows, [&](int64_t r, int) {
+    sums[2 * r] = square_sum(w.q.data() + r * q_width, q_width);
+    sums[2 * r + 1] = square_sum(w.k.data() + r * k_width, k_width);
+  });
+  (*step.sum_over_head_parts)(sums, 2 * rows);
+  step.pool->parallel_for(rows, [&](int64_t r, int) {
+    scale(w.q.data() + r * q_width, weights_.q_norm, q_width, sums[2 * r]);
+    scale(w.k.data() + r * k_width, weights_.k_norm, k_width, sums[2 * r + 1]);
+  });
+}
+
 void GqaAttention::prepare_row(const AttentionStep& step, int64_t row, GqaWorkspace& w) const {
   const int64_t d = config_.head_dim;
   const auto prepare = [&](float* x, int64_t heads, const std::vector<float>& norm) {
-    if (config_.qk_norm == QkNorm::kAllHeads) rms_norm(x, norm.data(), norm_eps_, heads * d, x);
+    if (config_.qk_norm == QkNorm::kAllHeads && !step.sum_over_head_parts) rms_norm(x, norm.data(), norm_eps_, heads * d, x);
     if (config_.clip_qkv > 0)
       for (int64_t i = 0; i < heads * d; ++i) x[i] = std::clamp(x[i], -static_cast<float>(config_.clip_qkv), static_cast<float>(config_.clip_qkv));
     for (int64_t h = 0; h < heads; ++h) {

@@ -21,6 +21,7 @@ struct GqaWeights {
 struct GqaWorkspace {
   GqaWorkspace(const AttentionConfig& config, int64_t max_rows);
   std::vector<float> q, k, v, o;
+  std::vector<float> square_sums;  // [max_rows, 2] of q and of k, for norms over heads on several ranks
 };
 
 int64_t gqa_block_bytes(const AttentionConfig& config, DType kv_dtype);
@@ -33,6 +34,7 @@ class GqaAttention {
   void forward(const AttentionStep& step, const float* x, float* out, GqaWorkspace& w) const;
 
  private:
+  void norm_over_parts(const AttentionStep& step, GqaWorkspace& w) const;
   void prepare_row(const AttentionStep& step, int64_t row, GqaWorkspace& w) const;
   void store_row(const AttentionStep& step, int64_t row, const GqaWorkspace& w) const;
   void attend_rows(const AttentionStep& step, int64_t row, int64_t kv_head, GqaWorkspace& w) const;

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "base/check.h"
 #include "kernels/elementwise.h"
+#include "models/row_stream.h"
+#include "models/step_message.h"
 
 namespace cadre {
 
@@ -14,33 +17,66 @@ struct Decoder::Layer {
   std::variant<GatedMlp, MoeLayer> feed_forward;
 };
 
-// Memory for the rows of one step, made once.
+// Memory for the rows of one step, made once. This rank's rows are its slice of its data-parallel rank's rows; all of
+// them where heads are not split.
 struct Decoder::Workspace {
   std::vector<RowGroup> groups;
   std::vector<int32_t> group_of_row;
   std::vector<int64_t> positions;
   std::vector<float> cos, sin;
-  std::vector<float> x, normed, delta;  // [max rows, H]
-  std::vector<uint8_t> row_failed;
+  std::vector<float> x, normed, delta;   // [own rows, H]
+  std::vector<uint8_t> row_failed;       // of own rows; collect_rows() makes it of all the step's
+  std::vector<uint8_t> wide_failed;      // of all rows that a gathered half computes on
+  std::vector<float> wide;               // [gathered rows, H] outputs before their reduction
   std::optional<GqaWorkspace> gqa;
   std::optional<MlaWorkspace> mla;
   std::optional<MoeWorkspace> moe;
   std::vector<float> dense_h, per_thread;
 };
 
+// Rows of the step on all ranks, and what moves them.
+struct Decoder::Ranks {
+  std::vector<int64_t> dp_rows, world_rows, attn_tp_rows;
+  Slice own;              // of this data-parallel rank's rows
+  int64_t own_in_world = 0;  // first own row among all rows, in rank order
+  std::optional<RowStream> world, attn_tp;
+  std::optional<Exchanges> exchanges;
+  StepMessage message;
+  std::vector<std::byte> inbox;
+
+  std::span<const int64_t> rows_of(GroupKind kind, const Layout& layout) const {
+    return kind == GroupKind::kAttnTp || (kind == GroupKind::kDenseTp && layout.dense_tp != layout.world) ? attn_tp_rows : world_rows;
+  }
+  RowStream& stream(GroupKind kind, const Layout& layout) {
+    return kind == GroupKind::kAttnTp || (kind == GroupKind::kDenseTp && layout.dense_tp != layout.world) ? *attn_tp : *world;
+  }
+};
+
+namespace {
+
+Layout layout_of(const DecoderOptions& options) { return options.groups ? options.groups->layout : Layout{}; }
+RankCoords coords_of(const DecoderOptions& options) { return options.groups ? options.groups->coords : RankCoords{}; }
+
+int64_t sum(std::span<const int64_t> values) { return std::accumulate(values.begin(), values.end(), int64_t{0}); }
+
+}  // namespace
+
 Decoder::Decoder(ModelConfig config, WeightSource& source, const DecoderOptions& options, const std::function<void(int64_t, int64_t)>& progress)
-    : config_(std::move(config)), options_(options), pool_(options.num_threads), rope_(config_.attention.rope) {
-  WeightLoader loader(source, config_);
+    : config_(std::move(config)), options_(options), plan_(plan_layers(config_, layout_of(options))),
+      attention_(attention_part(config_.attention, {coords_of(options).attn_tp, layout_of(options).attn_tp})), pool_(options.num_threads), rope_(config_.attention.rope) {
+  const Layout layout = layout_of(options);
+  const Shard shard = shard_of(config_, layout, coords_of(options).world);
+  WeightLoader loader(source, config_, shard);
   embedding_ = std::move(loader.linear("model.embed_tokens", config_.vocab_size, config_.hidden_size).weight);
   for (int64_t i = 0; i < config_.num_layers; ++i) {
     LayerWeights weights = load_layer(loader, i);
     auto attention = [&]() -> std::variant<GqaAttention, MlaAttention> {
-      if (auto* mla = std::get_if<MlaWeights>(&weights.attention)) return MlaAttention(config_.attention, rope_, options_.kv_dtype, std::move(*mla));
-      return GqaAttention(config_.attention, rope_, config_.rms_norm_eps, config_.layers[static_cast<size_t>(i)].sliding_window, options_.kv_dtype,
+      if (auto* mla = std::get_if<MlaWeights>(&weights.attention)) return MlaAttention(attention_, rope_, options_.kv_dtype, std::move(*mla));
+      return GqaAttention(attention_, rope_, config_.rms_norm_eps, config_.layers[static_cast<size_t>(i)].sliding_window, options_.kv_dtype,
                           std::move(std::get<GqaWeights>(weights.attention)));
     }();
     auto feed_forward = [&]() -> std::variant<GatedMlp, MoeLayer> {
-      if (auto* moe = std::get_if<MoeWeights>(&weights.feed_forward)) return MoeLayer(config_.moe, std::move(*moe));
+      if (auto* moe = std::get_if<MoeWeights>(&weights.feed_forward)) return MoeLayer(config_.moe, shard.placement, std::move(*moe));
       return std::move(std::get<GatedMlp>(weights.feed_forward));
     }();
     layers_.push_back(std::make_unique<Layer>(Layer{std::move(weights.attention_norm), std::move(weights.feed_forward_norm), std::move(attention), std::move(feed_forward)}));
@@ -48,42 +84,110 @@ Decoder::Decoder(ModelConfig config, WeightSource& source, const DecoderOptions&
   }
   final_norm_ = loader.vector("model.norm.weight", config_.hidden_size);
   if (!config_.tie_word_embeddings) head_ = std::move(loader.linear("lm_head", config_.vocab_size, config_.hidden_size).weight);
+  make_workspace(shard);
+}
 
-  const int64_t rows = options_.max_batched_tokens;
-  const size_t wide = static_cast<size_t>(rows * config_.hidden_size);
+void Decoder::make_workspace(const Shard& shard) {
+  const Layout layout = layout_of(options_);
+  const int64_t rows = options_.max_batched_tokens, hidden = config_.hidden_size;
+  const int64_t own_rows = layout.attn_tp == 1 ? rows : rows / layout.attn_tp + 1;
+  // Halves that gather compute on at most all rows of all ranks.
+  const int64_t wide_rows = layout.world == 1 ? rows : std::max(rows * layout.attn_dp, own_rows * layout.attn_tp);
   w_ = std::make_unique<Workspace>();
   w_->groups.reserve(static_cast<size_t>(rows));
   w_->group_of_row.resize(static_cast<size_t>(rows));
   w_->positions.resize(static_cast<size_t>(rows));
   w_->cos.resize(static_cast<size_t>(rows * rope_.half_dim()));
   w_->sin.resize(w_->cos.size());
-  w_->x.resize(wide);
-  w_->normed.resize(wide);
-  w_->delta.resize(wide);
+  w_->x.resize(static_cast<size_t>(std::max(own_rows, layout.attn_tp == 1 ? own_rows : rows) * hidden));
+  w_->normed.resize(w_->x.size());
+  w_->delta.resize(w_->x.size());
   w_->row_failed.resize(static_cast<size_t>(rows));
-  if (config_.attention.kind == AttentionKind::kMla) w_->mla.emplace(config_.attention, rows, options_.num_threads, config_.max_position);
-  else w_->gqa.emplace(config_.attention, rows);
-  if (config_.moe.router.num_experts > 0) w_->moe.emplace(config_.moe, config_.hidden_size, rows, options_.num_threads);
-  w_->dense_h.resize(static_cast<size_t>(rows * config_.dense_intermediate));
+  if (attention_.kind == AttentionKind::kMla) w_->mla.emplace(attention_, rows, options_.num_threads, config_.max_position);
+  else w_->gqa.emplace(attention_, rows);
+  const bool is_wide = std::any_of(plan_.begin(), plan_.end(), [](const LayerPlan& p) { return p.attention.gather != GroupKind::kNone || p.feed_forward.gather != GroupKind::kNone; });
+  if (is_wide) w_->wide.resize(static_cast<size_t>(wide_rows * hidden)), w_->wide_failed.resize(static_cast<size_t>(wide_rows));
+  const int64_t ffn_rows = is_wide ? wide_rows : rows;
+
+  ranks_ = std::make_unique<Ranks>();
+  ranks_->dp_rows.resize(static_cast<size_t>(layout.attn_dp));
+  ranks_->world_rows.resize(static_cast<size_t>(layout.world));
+  ranks_->attn_tp_rows.resize(static_cast<size_t>(layout.attn_tp));
+  if (RankGroups* g = options_.groups; g && g->world) {
+    // Room for padding: every part as long as the longest.
+    ranks_->world.emplace(*g->world, hidden, own_rows * layout.world);
+    if (g->attn_tp) ranks_->attn_tp.emplace(*g->attn_tp, hidden, own_rows * layout.attn_tp);
+  }
+  if (config_.moe.router.num_experts > 0) {
+    const int64_t slots = shard.placement.slots_per_rank();
+    ranks_->exchanges.emplace(ExchangeOptions{.layout = layout, .world_rank = coords_of(options_).world, .hidden = hidden, .top_k = config_.moe.router.top_k, .num_slots = slots,
+                                              .codec = {hidden, options_.fp8_dispatch, options_.fp8_expert_inputs},
+                                              .world = options_.groups ? options_.groups->world.get() : nullptr});
+    w_->moe.emplace(config_.moe, hidden, ffn_rows, ranks_->exchanges->max_pairs(), slots, options_.num_threads);
+  }
+  w_->dense_h.resize(static_cast<size_t>(ffn_rows * config_.dense_intermediate));
   w_->per_thread.resize(static_cast<size_t>(options_.num_threads) * kGatedScratchFloats);
 }
 
 Decoder::~Decoder() = default;
 
 KvLayout Decoder::kv_layout() const {
-  const AttentionConfig& a = config_.attention;
-  return {config_.num_layers, a.kind == AttentionKind::kMla ? mla_block_bytes(a, options_.kv_dtype) : gqa_block_bytes(a, options_.kv_dtype)};
+  return {config_.num_layers, attention_.kind == AttentionKind::kMla ? mla_block_bytes(attention_, options_.kv_dtype) : gqa_block_bytes(attention_, options_.kv_dtype)};
 }
 
 void Decoder::forward(const StepInput& input, KvStore& kv, const StepOutput& output) {
+  if (Group* group = options_.groups ? options_.groups->attn_tp.get() : nullptr) {
+    CADRE_CHECK(group->rank() == 0, "attention rank {} follows", group->rank());
+    send_to_followers(ranks_->message.write(input));
+  }
+  run(input, kv, &output);
+}
+
+void Decoder::stop_followers() {
+  if (options_.groups && options_.groups->attn_tp) send_to_followers(ranks_->message.write_stop());
+}
+
+void Decoder::send_to_followers(std::span<const std::byte> message) {
+  Group& group = *options_.groups->attn_tp;
+  std::vector<SendPart> send(static_cast<size_t>(group.size()), {message.data(), static_cast<int64_t>(message.size())});
+  std::vector<RecvPart> recv(send.size());
+  send[0] = {};
+  group.all_to_all({Traffic::kStep, -1}, send, recv);
+}
+
+bool Decoder::follow(KvStore& kv) {
+  Group& group = *options_.groups->attn_tp;
+  CADRE_CHECK(group.rank() > 0, "attention rank 0 leads");
+  std::vector<SendPart> send(static_cast<size_t>(group.size()));
+  std::vector<RecvPart> recv(send.size());
+  recv[0] = {nullptr, StepMessage::max_bytes(options_.max_batched_tokens, kv.num_blocks(), layout_of(options_).attn_dp)};
+  bool goes_on = true;
+  group.transport().set_timeout_us(0);
+  group.start({Traffic::kStep, -1}, send, recv);
+  group.finish([&](int source, std::span<const std::byte> data) {
+    if (source == 0) goes_on = ranks_->message.read(data);
+  });
+  group.transport().set_timeout_us(options_.groups->timeout_us);
+  if (goes_on) run(ranks_->message.input(), kv, nullptr);
+  return goes_on;
+}
+
+void Decoder::run(const StepInput& input, KvStore& kv, const StepOutput* output) {
   const int64_t rows = lay_out_rows(input);
-  std::fill(output.sequence_failed.begin(), output.sequence_failed.end(), uint8_t{0});
-  if (rows == 0) return;
-  embed(input, rows);
+  if (output) std::fill(output->sequence_failed.begin(), output->sequence_failed.end(), uint8_t{0});
+  if (sum(ranks_->dp_rows) == 0) return;
+  embed(input);
   AttentionStep step{.groups = w_->groups, .group_of_row = {w_->group_of_row.data(), static_cast<size_t>(rows)},
                      .positions = {w_->positions.data(), static_cast<size_t>(rows)}, .cos = w_->cos.data(), .sin = w_->sin.data(), .kv = &kv, .pool = &pool_};
-  for (int64_t layer = 0; layer < config_.num_layers; ++layer) run_layer(layer, step);
-  write_logits(input, output);
+  const auto sum_parts = [&](float* values, int64_t count) { options_.groups->attn_tp->all_reduce({Traffic::kRowNorm, step.layer}, values, count); };
+  const AttentionStep::SumOverHeadParts sum_ref(sum_parts);
+  if (layout_of(options_).attn_tp > 1) step.sum_over_head_parts = &sum_ref, step.num_head_parts = layout_of(options_).attn_tp;
+  for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
+    attention_half(layer, step);
+    feed_forward_half(layer);
+  }
+  collect_rows();
+  if (output) write_logits(input, *output);
 }
 
 int64_t Decoder::lay_out_rows(const StepInput& input) {
@@ -103,37 +207,125 @@ int64_t Decoder::lay_out_rows(const StepInput& input) {
     row += count;
   }
   std::fill_n(w_->row_failed.begin(), row, uint8_t{0});
+  share_rows(input, row);
   return row;
 }
 
-void Decoder::embed(const StepInput& input, int64_t rows) {
-  pool_.parallel_for(rows, [&](int64_t row, int) {
+void Decoder::share_rows(const StepInput& input, int64_t rows) {
+  const Layout layout = layout_of(options_);
+  const RankCoords c = coords_of(options_);
+  Ranks& r = *ranks_;
+  if (input.dp_rows.empty()) {
+    CADRE_CHECK(layout.attn_dp == 1, "no rows of {} data-parallel ranks", layout.attn_dp);
+    r.dp_rows[0] = rows;
+  } else {
+    CADRE_CHECK(input.dp_rows.size() == r.dp_rows.size(), "rows of {} data-parallel ranks, {} there are", input.dp_rows.size(), r.dp_rows.size());
+    std::copy(input.dp_rows.begin(), input.dp_rows.end(), r.dp_rows.begin());
+  }
+  CADRE_CHECK(r.dp_rows[static_cast<size_t>(c.attn_dp)] == rows, "{} rows agreed, {} given", r.dp_rows[static_cast<size_t>(c.attn_dp)], rows);
+  scattered_rows(layout, r.dp_rows, r.world_rows);
+  for (int i = 0; i < layout.attn_tp; ++i) r.attn_tp_rows[static_cast<size_t>(i)] = even_slice(rows, layout.attn_tp, i).count;
+  r.own = even_slice(rows, layout.attn_tp, c.attn_tp);
+  r.own_in_world = sum(std::span(r.world_rows).first(static_cast<size_t>(c.world)));
+}
+
+void Decoder::embed(const StepInput& input) {
+  pool_.parallel_for(ranks_->own.count, [&](int64_t i, int) {
+    const int64_t row = ranks_->own.first + i;
     const size_t group = static_cast<size_t>(w_->group_of_row[static_cast<size_t>(row)]);
     const int32_t token = input.sequences[group].tokens[static_cast<size_t>(row - w_->groups[group].first_row)];
-    unpack_row(embedding_.view(), token, w_->x.data() + row * config_.hidden_size);
+    unpack_row(embedding_.view(), token, w_->x.data() + i * config_.hidden_size);
   });
 }
 
-void Decoder::run_layer(int64_t index, AttentionStep& step) {
-  const Layer& layer = *layers_[static_cast<size_t>(index)];
-  const int64_t rows = step.num_rows(), hidden = config_.hidden_size;
+void Decoder::normalise(const std::vector<float>& weight) {
+  const int64_t hidden = config_.hidden_size;
   const float eps = static_cast<float>(config_.rms_norm_eps);
-  const auto normalise = [&](const std::vector<float>& weight) {
-    pool_.parallel_for(rows, [&](int64_t r, int) { rms_norm(w_->x.data() + r * hidden, weight.data(), eps, hidden, w_->normed.data() + r * hidden); });
-  };
-  const auto add_delta = [&] {
-    pool_.parallel_for(rows, [&](int64_t r, int) { add(w_->delta.data() + r * hidden, hidden, w_->x.data() + r * hidden); });
-  };
+  pool_.parallel_for(ranks_->own.count, [&](int64_t r, int) { rms_norm(w_->x.data() + r * hidden, weight.data(), eps, hidden, w_->normed.data() + r * hidden); });
+}
+
+void Decoder::add_delta() {
+  const int64_t hidden = config_.hidden_size;
+  pool_.parallel_for(ranks_->own.count, [&](int64_t r, int) { add(w_->delta.data() + r * hidden, hidden, w_->x.data() + r * hidden); });
+}
+
+void Decoder::attention_half(int64_t index, AttentionStep& step) {
+  const Layer& layer = *layers_[static_cast<size_t>(index)];
+  const HalfPlan& plan = plan_[static_cast<size_t>(index)].attention;
+  const Layout layout = layout_of(options_);
   step.layer = index;
   normalise(layer.attention_norm);
-  if (const auto* mla = std::get_if<MlaAttention>(&layer.attention)) mla->forward(step, w_->normed.data(), w_->delta.data(), *w_->mla);
-  else std::get<GqaAttention>(layer.attention).forward(step, w_->normed.data(), w_->delta.data(), *w_->gqa);
+  const float* in = w_->normed.data();
+  float* out = w_->delta.data();
+  if (plan.gather != GroupKind::kNone) {
+    in = ranks_->stream(plan.gather, layout).gather({Traffic::kAttentionGather, index}, ranks_->rows_of(plan.gather, layout), in);
+    out = w_->wide.data();
+  }
+  // Its own sequences' rows: a rank without any has nothing to do here.
+  if (step.num_rows() > 0) {
+    if (const auto* mla = std::get_if<MlaAttention>(&layer.attention)) mla->forward(step, in, out, *w_->mla);
+    else std::get<GqaAttention>(layer.attention).forward(step, in, out, *w_->gqa);
+  } else if (step.sum_over_head_parts && attention_.qk_norm == QkNorm::kAllHeads) {
+    (*step.sum_over_head_parts)(nullptr, 0);
+  }
+  if (plan.reduce != GroupKind::kNone) ranks_->stream(plan.reduce, layout).reduce({Traffic::kAttentionReduce, index}, ranks_->rows_of(plan.reduce, layout), out, w_->delta.data());
   add_delta();
+}
+
+void Decoder::feed_forward_half(int64_t index) {
+  const Layer& layer = *layers_[static_cast<size_t>(index)];
+  const LayerPlan& plan = plan_[static_cast<size_t>(index)];
+  const HalfPlan& half = plan.feed_forward;
+  const Layout layout = layout_of(options_);
+  const auto* moe = std::get_if<MoeLayer>(&layer.feed_forward);
   normalise(layer.feed_forward_norm);
-  if (const auto* moe = std::get_if<MoeLayer>(&layer.feed_forward))
-    moe->forward(w_->normed.data(), rows, w_->delta.data(), w_->row_failed, *w_->moe, pool_, index, &observer_);
-  else std::get<GatedMlp>(layer.feed_forward).forward(w_->normed.data(), rows, w_->delta.data(), w_->dense_h, w_->per_thread, pool_);
+  MoeStep step{.layer = index, .world_rows = ranks_->world_rows, .exchanges = ranks_->exchanges ? &*ranks_->exchanges : nullptr, .observer = &observer_,
+               .observed = {0, ranks_->own.count}, .pool = &pool_};
+  // An exchange takes this rank's rows as they are and brings the sums back.
+  if (half.gather == GroupKind::kNone || half.exchange != ExchangeKind::kNone) {
+    if (moe) moe->forward(step, w_->normed.data(), ranks_->own.count, w_->delta.data(), std::span(w_->row_failed).first(static_cast<size_t>(ranks_->own.count)), *w_->moe);
+    else std::get<GatedMlp>(layer.feed_forward).forward(w_->normed.data(), ranks_->own.count, w_->delta.data(), w_->dense_h, w_->per_thread, pool_);
+    return add_delta();
+  }
+  const auto rows = ranks_->rows_of(half.gather, layout);
+  const int64_t all = sum(rows);
+  RowStream& stream = ranks_->stream(half.gather, layout);
+  const float* in = stream.gather({moe ? Traffic::kMoeGather : Traffic::kDenseGather, index}, rows, w_->normed.data());
+  if (moe) {
+    const int64_t local_rows[1] = {all};
+    step.world_rows = local_rows;
+    step.observed = {ranks_->own_in_world, ranks_->own.count};
+    const auto failed = std::span(w_->wide_failed).first(static_cast<size_t>(all));
+    std::fill(failed.begin(), failed.end(), uint8_t{0});
+    moe->forward(step, in, all, w_->wide.data(), failed, *w_->moe);
+    for (int64_t i = 0; i < ranks_->own.count; ++i) w_->row_failed[static_cast<size_t>(i)] |= failed[static_cast<size_t>(ranks_->own_in_world + i)];
+  } else {
+    std::get<GatedMlp>(layer.feed_forward).forward(in, all, w_->wide.data(), w_->dense_h, w_->per_thread, pool_);
+  }
+  stream.reduce({moe ? Traffic::kMoeReduce : Traffic::kDenseReduce, index}, rows, w_->wide.data(), w_->delta.data());
   add_delta();
+}
+
+// The leader samples: it gets the slices of the others, and which of their rows failed.
+void Decoder::collect_rows() {
+  Group* group = options_.groups ? options_.groups->attn_tp.get() : nullptr;
+  if (!group) return;
+  const int64_t hidden = config_.hidden_size;
+  std::vector<SendPart> send(static_cast<size_t>(group->size())), failed(send.size());
+  std::vector<RecvPart> recv(send.size()), recv_failed(send.size());
+  if (group->rank() > 0) {
+    send[0] = {reinterpret_cast<const std::byte*>(w_->x.data()), ranks_->own.count * hidden * 4};
+    failed[0] = {reinterpret_cast<const std::byte*>(w_->row_failed.data()), ranks_->own.count};
+  } else {
+    int64_t at = ranks_->own.count;
+    for (size_t r = 1; r < recv.size(); ++r) {
+      recv[r] = {reinterpret_cast<std::byte*>(w_->x.data() + at * hidden), ranks_->attn_tp_rows[r] * hidden * 4};
+      recv_failed[r] = {reinterpret_cast<std::byte*>(w_->row_failed.data() + at), ranks_->attn_tp_rows[r]};
+      at += ranks_->attn_tp_rows[r];
+    }
+  }
+  group->all_to_all({Traffic::kOther, -1}, send, recv);
+  group->all_to_all({Traffic::kOther, -1}, failed, recv_failed);
 }
 
 void Decoder::write_logits(const StepInput& input, const StepOutput& output) {

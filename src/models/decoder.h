@@ -9,9 +9,11 @@
 
 #include "attention/gqa.h"
 #include "attention/mla.h"
+#include "comm/rank_groups.h"
 #include "models/model.h"
 #include "models/weight_loader.h"
 #include "moe/moe_layer.h"
+#include "parallel/layer_plan.h"
 
 namespace cadre {
 
@@ -33,11 +35,19 @@ struct DecoderOptions {
   DType kv_dtype = DType::kF32;
   int num_threads = 1;
   ComputeMode compute_mode = ComputeMode::kReference;
+  // Dispatched rows cross the wire in FP8 (alltoall and allgather exchanges).
+  bool fp8_dispatch = false;
+  // Inputs of routed experts are rounded to FP8, as block-FP8 models with dynamic activation scales compute.
+  bool fp8_expert_inputs = false;
+  // Of a layout of several ranks; null: one rank. Outlives the decoder; every rank makes one.
+  RankGroups* groups = nullptr;
 };
 
+// With several ranks, the ranks that lead an attention group (attn_tp rank 0) are given forward(), all in the same order;
+// the others run follow(). forward() then throws PeerLost when a rank is lost.
 class Decoder final : public Model {
  public:
-  // Reads every weight; progress(done, total layers) is called after each layer when given.
+  // Reads this rank's weights; progress(done, total layers) is called after each layer when given.
   Decoder(ModelConfig config, WeightSource& source, const DecoderOptions& options, const std::function<void(int64_t, int64_t)>& progress = {});
   ~Decoder() override;
 
@@ -47,25 +57,44 @@ class Decoder final : public Model {
   KvLayout kv_layout() const override;
   void forward(const StepInput& input, KvStore& kv, const StepOutput& output) override;
 
+  // A step that the leader gives; false when it said stop. Waits for it without a deadline.
+  bool follow(KvStore& kv);
+  // The leader: followers return from follow().
+  void stop_followers();
+
   const ModelConfig& config() const { return config_; }
+  std::span<const LayerPlan> plan() const { return plan_; }
+  // Routing choices of this rank's rows: with split heads, of its slice of the step's rows.
   void set_route_observer(RouteObserver observer) { observer_ = std::move(observer); }
 
  private:
   struct Layer;
   struct Workspace;
+  struct Ranks;
+  void make_workspace(const Shard& shard);
+  void send_to_followers(std::span<const std::byte> message);
+  void run(const StepInput& input, KvStore& kv, const StepOutput* output);
   int64_t lay_out_rows(const StepInput& input);
-  void embed(const StepInput& input, int64_t rows);
-  void run_layer(int64_t layer, AttentionStep& step);
+  void share_rows(const StepInput& input, int64_t rows);
+  void embed(const StepInput& input);
+  void attention_half(int64_t layer, AttentionStep& step);
+  void feed_forward_half(int64_t layer);
+  void normalise(const std::vector<float>& weight);
+  void add_delta();
+  void collect_rows();
   void write_logits(const StepInput& input, const StepOutput& output);
 
   ModelConfig config_;
   DecoderOptions options_;
+  std::vector<LayerPlan> plan_;
+  AttentionConfig attention_;  // this rank's heads
   ThreadPool pool_;
   Rope rope_;
   PackedMatrix embedding_;
   PackedMatrix head_;  // empty when tied to the embedding
   std::vector<float> final_norm_;
   std::vector<std::unique_ptr<Layer>> layers_;
+  std::unique_ptr<Ranks> ranks_;
   std::unique_ptr<Workspace> w_;
   RouteObserver observer_;
 };

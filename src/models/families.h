@@ -18,8 +18,8 @@ LayerWeights load_dense_layer(WeightLoader& loader, int64_t layer);      // Qwen
 // What the families share.
 std::string layer_prefix(int64_t layer);                                   // "model.layers.7."
 GqaWeights load_gqa(WeightLoader& loader, const std::string& prefix);      // prefix: "...self_attn."
-GatedMlp load_mlp(WeightLoader& loader, const std::string& prefix, int64_t intermediate);  // gate_proj, up_proj, down_proj
-// Routed experts stored one by one: prefix + id + "." + names of gate, up, down.
+GatedMlp load_mlp(WeightLoader& loader, const std::string& prefix, int64_t intermediate, const Part& part);  // gate_proj, up_proj, down_proj
+// This rank's routed experts, stored one by one: prefix + id + "." + names of gate, up, down.
 Experts load_experts(WeightLoader& loader, const std::string& prefix, const char* gate, const char* up, const char* down);
 LayerWeights with_norms(WeightLoader& loader, int64_t layer, LayerWeights weights);  // adds the two norms
 

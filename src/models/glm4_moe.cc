@@ -13,10 +13,10 @@ LayerWeights load_glm4_moe_layer(WeightLoader& loader, int64_t layer) {
     MoeWeights moe{loader.linear(mlp + "gate", c.moe.router.num_experts, c.hidden_size), {},
                    load_experts(loader, mlp + "experts.", "gate_proj", "up_proj", "down_proj"), {}, {}};
     moe.correction_bias = loader.vector(mlp + "gate.e_score_correction_bias", c.moe.router.num_experts);
-    if (c.moe.shared_intermediate > 0) moe.shared = load_mlp(loader, mlp + "shared_experts.", c.moe.shared_intermediate);
+    if (c.moe.shared_intermediate > 0) moe.shared = load_mlp(loader, mlp + "shared_experts.", c.moe.shared_intermediate, loader.shard().shared);
     w.feed_forward = std::move(moe);
   } else {
-    w.feed_forward = load_mlp(loader, mlp, c.dense_intermediate);
+    w.feed_forward = load_mlp(loader, mlp, c.dense_intermediate, loader.shard().dense);
   }
   return with_norms(loader, layer, std::move(w));
 }

@@ -27,6 +27,9 @@ struct SequenceRows {
 
 struct StepInput {
   std::span<const SequenceRows> sequences;  // at most max_batched_tokens rows together
+  // Rows of every data-parallel rank in this step, as the ranks agreed; empty where there is but one. All ranks then take
+  // the step together, those without rows too.
+  std::span<const int64_t> dp_rows;
 };
 
 // logits: [sum of num_logit_rows, vocab_size] row-major float32, in the order of the sequences.

@@ -78,39 +78,64 @@ std::vector<float> WeightLoader::vector(const std::string& name, int64_t count) 
   return values;
 }
 
-Linear WeightLoader::linear(const std::string& prefix, int64_t n, int64_t k, bool with_bias) {
+// Rows and columns of a stored matrix. FP8 scales cover 128 x 128 blocks of the whole matrix: a part that does not begin on
+// their border becomes float32 (`floats` holds it), as it does when as_float asks for it.
+PackSource WeightLoader::part_of(const Source& s, Slice rows, Slice columns, bool as_float, std::vector<float>* floats) {
+  PackSource part = s.pack;
+  part.n = rows.count;
+  part.k = columns.count;
+  const bool is_fp8 = part.format == WeightFormat::kFp8Block;
+  if (is_fp8 && (as_float || rows.first % 128 != 0 || columns.first % 128 != 0)) {
+    floats->resize(static_cast<size_t>(part.n * part.k));
+    for (int64_t r = 0; r < part.n; ++r)
+      for (int64_t c = 0; c < part.k; ++c) {
+        const int64_t row = rows.first + r, column = columns.first + c;
+        (*floats)[static_cast<size_t>(r * part.k + c)] =
+            f8e4m3_to_float(static_cast<uint8_t>(s.pack.data[row * s.pack.k + column])) * s.scales[static_cast<size_t>(row / 128 * s.pack.scale_columns + column / 128)];
+      }
+    return {.format = WeightFormat::kF32, .data = reinterpret_cast<const std::byte*>(floats->data()), .n = part.n, .k = part.k, .stride_n = part.k};
+  }
+  part.data += (rows.first * s.pack.stride_n + columns.first) * static_cast<int64_t>(dtype_bytes(s.tensor.dtype));
+  if (is_fp8) part.fp8_scales += rows.first / 128 * s.pack.scale_columns + columns.first / 128;
+  return part;
+}
+
+Linear WeightLoader::linear(const std::string& prefix, int64_t n, int64_t k, bool with_bias) { return linear_rows(prefix, n, k, {0, n}, with_bias); }
+
+Linear WeightLoader::linear_rows(const std::string& prefix, int64_t n, int64_t k, Slice rows, bool with_bias) {
   const Source s = open(prefix, n, k);
-  Linear out{PackedMatrix(s.pack), {}};
+  std::vector<float> floats;
+  Linear out{PackedMatrix(part_of(s, rows, {0, k}, false, &floats)), {}};
   release(s);
-  if (with_bias) out.bias = vector(prefix + ".bias", n);
+  if (with_bias) {
+    const auto bias = vector(prefix + ".bias", n);
+    out.bias.assign(bias.begin() + rows.first, bias.begin() + rows.first + rows.count);
+  }
   return out;
 }
 
-std::vector<float> WeightLoader::dequantized(const std::string& prefix, int64_t n, int64_t k) {
+Linear WeightLoader::linear_columns(const std::string& prefix, int64_t n, int64_t k, Slice columns, bool with_bias) {
   const Source s = open(prefix, n, k);
-  auto values = to_floats(s.tensor);
-  if (!s.scales.empty())
-    for (int64_t r = 0; r < n; ++r)
-      for (int64_t c = 0; c < k; ++c) values[static_cast<size_t>(r * k + c)] *= s.scales[static_cast<size_t>(r / 128 * s.pack.scale_columns + c / 128)];
+  std::vector<float> floats;
+  Linear out{PackedMatrix(part_of(s, {0, n}, columns, false, &floats)), {}};
   release(s);
-  return values;
+  if (with_bias && columns.first == 0) out.bias = vector(prefix + ".bias", n);
+  return out;
 }
 
 void WeightLoader::latent_projections(const std::string& prefix, MlaWeights& weights) {
   const AttentionConfig& a = config_.attention;
-  const int64_t nope = a.qk_nope_head_dim, v = a.v_head_dim, rank = a.kv_lora_rank, n = a.num_heads * (nope + v);
-  Source s = open(prefix, n, rank);
+  const int64_t nope = a.qk_nope_head_dim, v = a.v_head_dim, rank = a.kv_lora_rank;
+  const Slice heads = shard_.heads.of_total(a.num_heads);
+  const Source s = open(prefix, a.num_heads * (nope + v), rank);
   // A head's rows need not line up with the 128-row scale blocks, nor do its transposed columns: FP8 becomes float32
   // here (a fortieth of DeepSeek-V3's weights). Float formats keep their type.
   std::vector<float> values;
-  if (s.pack.format == WeightFormat::kFp8Block) {
-    values = dequantized(prefix, n, rank);
-    s.pack = {.format = WeightFormat::kF32, .data = reinterpret_cast<const std::byte*>(values.data())};
-  }
-  const int64_t element = s.pack.format == WeightFormat::kF32 ? 4 : 2;
-  for (int64_t h = 0; h < a.num_heads; ++h) {
-    PackSource part = s.pack;
-    part.data = s.pack.data + h * (nope + v) * rank * element;
+  const PackSource mine = part_of(s, {heads.first * (nope + v), heads.count * (nope + v)}, {0, rank}, true, &values);
+  const int64_t element = mine.format == WeightFormat::kF32 ? 4 : 2;
+  for (int64_t h = 0; h < heads.count; ++h) {
+    PackSource part = mine;
+    part.data = mine.data + h * (nope + v) * rank * element;
     part.n = rank, part.k = nope, part.stride_n = 1, part.stride_k = rank;
     weights.w_uk_t.emplace_back(part);
     part.n = nope, part.k = rank, part.stride_n = rank, part.stride_k = 1;
@@ -122,18 +147,28 @@ void WeightLoader::latent_projections(const std::string& prefix, MlaWeights& wei
   release(s);
 }
 
-GatedMlp WeightLoader::gated_mlp(const std::string& gate, const std::string& up, const std::string& down, int64_t intermediate) {
+GatedMlp WeightLoader::gated_mlp(const std::string& gate, const std::string& up, const std::string& down, int64_t intermediate, const Part& part) {
   const int64_t hidden = config_.hidden_size;
-  return {linear(gate, intermediate, hidden), linear(up, intermediate, hidden), linear(down, hidden, intermediate), activation()};
+  const Slice width = part.of_total(intermediate);
+  return {linear_rows(gate, intermediate, hidden, width), linear_rows(up, intermediate, hidden, width), linear_columns(down, hidden, intermediate, width), activation()};
 }
 
-WeightFormat WeightLoader::format_of(const std::string& prefix) { return format_of_dtype(source_.info(prefix + ".weight").dtype, prefix); }
+// All experts of a layer are laid out alike, so FP8 ones whose parts do not all begin on a scale block's border are float32.
+ExpertLayout WeightLoader::expert_layout(WeightFormat format, bool has_bias) const {
+  const Slice width = shard_.expert.of_total(config_.moe.expert_intermediate);
+  const bool is_whole = shard_.expert.of == 1 || (config_.moe.expert_intermediate % (128 * shard_.expert.of) == 0);
+  return ExpertLayout(format == WeightFormat::kFp8Block && !is_whole ? WeightFormat::kF32 : format, config_.hidden_size, width.count, has_bias);
+}
 
-void WeightLoader::pack_into(const std::string& prefix, const PackedLayout& layout, std::byte* dst) {
-  const Source s = open(prefix, layout.n, layout.k);
-  if (s.pack.format != layout.format)
-    throw unsupported("{}: expected every routed expert of a layer in one type, found two; convert the checkpoint", s.name);
-  pack(s.pack, dst);
+ExpertLayout WeightLoader::expert_layout(const std::string& gate, bool has_bias) { return expert_layout(format_of_dtype(source_.info(gate + ".weight").dtype, gate), has_bias); }
+
+void WeightLoader::pack_into(const std::string& prefix, int64_t n, int64_t k, Slice rows, Slice columns, const PackedLayout& layout, std::byte* dst) {
+  const Source s = open(prefix, n, k);
+  std::vector<float> floats;
+  const PackSource part = part_of(s, rows, columns, layout.format == WeightFormat::kF32, &floats);
+  if (part.format != layout.format) throw unsupported("{}: expected every routed expert of a layer in one type, found two; convert the checkpoint", s.name);
+  CADRE_CHECK(part.n == layout.n && part.k == layout.k, "{} x {} into {} x {}", part.n, part.k, layout.n, layout.k);
+  pack(part, dst);
   release(s);
 }
 
@@ -148,41 +183,46 @@ Experts WeightLoader::gpt_oss_experts(const std::string& prefix) {
     down_scales = reinterpret_cast<const uint8_t*>(source_.tensor(down_name + "_scales").bytes.data());
   }
   const WeightFormat format = is_mx ? WeightFormat::kMxfp4 : format_of_dtype(up.dtype, up_name);
-  Experts experts(ExpertLayout(format, hidden, width, true), num, activation());
+  const auto mine = shard_.placement.experts_of(shard_.ep_rank);
+  const Slice part = shard_.expert.of_total(width);
+  Experts experts(expert_layout(format, true), static_cast<int64_t>(mine.size()), activation());
   const ExpertLayout& layout = experts.layout();
   const auto up_bias = vector(prefix + ".gate_up_proj_bias", num * 2 * width), down_bias = vector(prefix + ".down_proj_bias", num * hidden);
   const int64_t element = is_mx ? 1 : static_cast<int64_t>(dtype_bytes(up.dtype));
-  for (int64_t e = 0; e < num; ++e) {
-    std::byte* slot = experts.slot(e);
+  for (size_t i = 0; i < mine.size(); ++i) {
+    const int64_t e = mine[i];
+    if (e == kEmptySlot) continue;
+    std::byte* slot = experts.slot(static_cast<int64_t>(i));
     // Gate rows are the even rows of the fused matrix, up rows the odd ones. MXFP4 stores [E, 2F, H / 32] blocks, the
     // float form its transpose [E, H, 2F].
-    PackSource s{.format = format, .n = width, .k = hidden};
+    PackSource s{.format = format, .n = part.count, .k = hidden};
     for (int64_t odd = 0; odd < 2; ++odd) {
       if (is_mx) {
-        s.data = up.bytes.data() + (e * 2 * width + odd) * hidden / 2;
+        s.data = up.bytes.data() + (e * 2 * width + 2 * part.first + odd) * hidden / 2;
         s.stride_n = hidden;  // two rows of hidden / 2 bytes
-        s.mx_scales = up_scales + (e * 2 * width + odd) * hidden / 32;
+        s.mx_scales = up_scales + (e * 2 * width + 2 * part.first + odd) * hidden / 32;
         s.mx_scale_stride = 2 * hidden / 32;
       } else {
-        s.data = up.bytes.data() + (e * hidden * 2 * width + odd) * element;
+        s.data = up.bytes.data() + (e * hidden * 2 * width + 2 * part.first + odd) * element;
         s.stride_n = 2, s.stride_k = 2 * width;
       }
       pack(s, slot + (odd ? layout.up_offset : 0));
       float* bias = reinterpret_cast<float*>(slot + (odd ? layout.up_bias_offset : layout.gate_bias_offset));
-      for (int64_t i = 0; i < width; ++i) bias[i] = up_bias[static_cast<size_t>(e * 2 * width + 2 * i + odd)];
+      for (int64_t c = 0; c < part.count; ++c) bias[c] = up_bias[static_cast<size_t>(e * 2 * width + 2 * (part.first + c) + odd)];
     }
-    PackSource d{.format = format, .n = hidden, .k = width};
-    if (is_mx) {
-      d.data = down.bytes.data() + e * hidden * width / 2;
+    PackSource d{.format = format, .n = hidden, .k = part.count};
+    if (is_mx) {  // parts begin on blocks of 32 values
+      d.data = down.bytes.data() + e * hidden * width / 2 + part.first / 2;
       d.stride_n = width / 2;
-      d.mx_scales = down_scales + e * hidden * width / 32;
+      d.mx_scales = down_scales + e * hidden * width / 32 + part.first / 32;
       d.mx_scale_stride = width / 32;
     } else {
-      d.data = down.bytes.data() + e * width * hidden * element;
+      d.data = down.bytes.data() + (e * width + part.first) * hidden * element;
       d.stride_n = 1, d.stride_k = hidden;
     }
     pack(d, slot + layout.down_offset);
-    std::memcpy(slot + layout.down_bias_offset, down_bias.data() + e * hidden, static_cast<size_t>(hidden) * 4);
+    // Outputs of the parts add up: one of them brings the bias.
+    if (part.first == 0) std::memcpy(slot + layout.down_bias_offset, down_bias.data() + e * hidden, static_cast<size_t>(hidden) * 4);
   }
   for (const std::string& name : {up_name, down_name})
     for (const char* suffix : {"", "_blocks", "_scales"})

@@ -8,6 +8,7 @@
 #include "attention/mla.h"
 #include "config/model_config.h"
 #include "kernels/linear.h"
+#include "models/shard.h"
 #include "moe/experts.h"
 #include "weights/weight_source.h"
 
@@ -15,26 +16,30 @@ namespace cadre {
 
 class WeightLoader {
  public:
-  WeightLoader(WeightSource& source, const ModelConfig& config) : source_(source), config_(config) {}
+  WeightLoader(WeightSource& source, const ModelConfig& config, Shard shard) : source_(source), config_(config), shard_(std::move(shard)) {}
 
   const ModelConfig& config() const { return config_; }
+  const Shard& shard() const { return shard_; }
   bool has(const std::string& name) const { return source_.has(name); }
 
   // A tensor of any float type as float32; must have `count` elements.
   std::vector<float> vector(const std::string& name, int64_t count);
   // prefix.weight [n, k] (and its FP8 scales); prefix.bias [n] when with_bias.
   Linear linear(const std::string& prefix, int64_t n, int64_t k, bool with_bias = false);
-  // The whole matrix prefix.weight [n, k] as float32, scales applied.
-  std::vector<float> dequantized(const std::string& prefix, int64_t n, int64_t k);
-  // kv_b_proj [heads * (nope + v), rank] as both forms of attention need it, per head.
+  // Outputs `rows` of it (column parallelism), with their biases.
+  Linear linear_rows(const std::string& prefix, int64_t n, int64_t k, Slice rows, bool with_bias = false);
+  // Its inputs `columns` (row parallelism): the parts' outputs add up. The bias belongs to the part with column 0.
+  Linear linear_columns(const std::string& prefix, int64_t n, int64_t k, Slice columns, bool with_bias = false);
+  // This rank's heads of kv_b_proj [heads * (nope + v), rank] as both forms of attention need them.
   void latent_projections(const std::string& prefix, MlaWeights& weights);
-  GatedMlp gated_mlp(const std::string& gate, const std::string& up, const std::string& down, int64_t intermediate);
+  // part: of the width.
+  GatedMlp gated_mlp(const std::string& gate, const std::string& up, const std::string& down, int64_t intermediate, const Part& part);
 
-  // Format of routed expert matrices named by one of them (prefix of gate_proj, w1 ...).
-  WeightFormat format_of(const std::string& prefix);
-  // prefix.weight [n, k] straight into packed memory of `layout`.
-  void pack_into(const std::string& prefix, const PackedLayout& layout, std::byte* dst);
-  // gpt-oss: fused, interleaved expert tensors of a layer ("...mlp.experts").
+  // Layout of this rank's part of the routed experts, named by one of their gates.
+  ExpertLayout expert_layout(const std::string& gate, bool has_bias);
+  // prefix.weight [n, k], rows and columns of it, straight into packed memory of `layout`.
+  void pack_into(const std::string& prefix, int64_t n, int64_t k, Slice rows, Slice columns, const PackedLayout& layout, std::byte* dst);
+  // gpt-oss: fused, interleaved expert tensors of a layer ("...mlp.experts"); this rank's slots.
   Experts gpt_oss_experts(const std::string& prefix);
 
   GatedActivation activation() const { return {config_.activation, static_cast<float>(config_.swiglu_limit)}; }
@@ -43,8 +48,11 @@ class WeightLoader {
   struct Source;
   Source open(const std::string& prefix, int64_t n, int64_t k);
   void release(const Source& source);
+  static PackSource part_of(const Source& source, Slice rows, Slice columns, bool as_float, std::vector<float>* floats);
+  ExpertLayout expert_layout(WeightFormat format, bool has_bias) const;
   WeightSource& source_;
   const ModelConfig& config_;
+  const Shard shard_;
 };
 
 }  // namespace cadre

@@ -49,10 +49,9 @@ void GatedActivation::apply(const float* gate, const float* up, int64_t n, float
   else gpt_oss_swiglu(gate, up, limit, n, h);
 }
 
-ExpertsWorkspace::ExpertsWorkspace(int64_t rows, int64_t top_k, int64_t num_slots, int64_t hidden, int64_t intermediate, int num_threads)
-    : max_rows(rows), first_row(static_cast<size_t>(num_slots + 1)), token_of_row(static_cast<size_t>(rows * top_k)),
-      row_of_pair(token_of_row.size()), h(static_cast<size_t>(rows * top_k * intermediate)), partial(static_cast<size_t>(rows * top_k * hidden)),
-      per_thread(static_cast<size_t>(num_threads) * kGatedScratchFloats) {
+ExpertsWorkspace::ExpertsWorkspace(int64_t pairs, int64_t num_slots, int64_t hidden_size, int64_t intermediate, int num_threads)
+    : max_pairs(pairs), hidden(hidden_size), first_row(static_cast<size_t>(num_slots + 1)), source_row(static_cast<size_t>(pairs)), row_of_pair(source_row.size()),
+      h(static_cast<size_t>(pairs * intermediate)), partial(static_cast<size_t>(pairs * hidden_size)), per_thread(static_cast<size_t>(num_threads) * kGatedScratchFloats) {
   active.reserve(static_cast<size_t>(num_slots));
 }
 
@@ -70,11 +69,9 @@ ExpertView Experts::expert(int64_t s) const {
   return e;
 }
 
-void Experts::group_rows(std::span<const int32_t> slots, int64_t num_tokens, int64_t top_k, ExpertsWorkspace& w) const {
+void Experts::group_rows(const ExpertPairs& pairs, ExpertsWorkspace& w) const {
   std::fill(w.first_row.begin(), w.first_row.end(), 0);
-  const int64_t pairs = num_tokens * top_k;
-  for (int64_t i = 0; i < pairs; ++i) {
-    const int32_t s = slots[static_cast<size_t>(i)];
+  for (const int32_t s : pairs.slot_of_pair) {
     CADRE_CHECK(s >= 0 && s < num_slots_, "slot {} of {}", s, num_slots_);
     ++w.first_row[static_cast<size_t>(s) + 1];
   }
@@ -84,27 +81,26 @@ void Experts::group_rows(std::span<const int32_t> slots, int64_t num_tokens, int
     w.first_row[static_cast<size_t>(s) + 1] += w.first_row[static_cast<size_t>(s)];
   }
   // first_row[s] serves as the cursor of slot s and ends one slot further; shifting back restores it.
-  for (int64_t i = 0; i < pairs; ++i) {
-    const int32_t row = w.first_row[static_cast<size_t>(slots[static_cast<size_t>(i)])]++;
-    w.row_of_pair[static_cast<size_t>(i)] = row;
-    w.token_of_row[static_cast<size_t>(row)] = static_cast<int32_t>(i / top_k);
+  for (size_t p = 0; p < pairs.slot_of_pair.size(); ++p) {
+    const int32_t row = w.first_row[static_cast<size_t>(pairs.slot_of_pair[p])]++;
+    w.row_of_pair[p] = row;
+    w.source_row[static_cast<size_t>(row)] = pairs.row_of_pair[p];
   }
   for (int64_t s = num_slots_; s > 0; --s) w.first_row[static_cast<size_t>(s)] = w.first_row[static_cast<size_t>(s) - 1];
   w.first_row[0] = 0;
 }
 
-void Experts::forward(const float* x, int64_t num_tokens, std::span<const int32_t> slots, std::span<const float> weights, int64_t top_k,
-                      float* out, ExpertsWorkspace& w, ThreadPool& pool) const {
-  CADRE_CHECK(num_tokens <= w.max_rows, "{} tokens, room for {}", num_tokens, w.max_rows);
+void Experts::compute(const ExpertPairs& pairs, ExpertsWorkspace& w, ThreadPool& pool) const {
+  CADRE_CHECK(pairs.size() <= w.max_pairs, "{} pairs, room for {}", pairs.size(), w.max_pairs);
   const int64_t hidden = layout_.down.n, width = layout_.gate_up.n;
-  group_rows(slots, num_tokens, top_k, w);
+  group_rows(pairs, w);
   const int64_t num_active = static_cast<int64_t>(w.active.size());
   const auto first_row = [&](int64_t s) { return int64_t{w.first_row[static_cast<size_t>(s)]}; };
 
   const int64_t gate_panels = layout_.gate_up.num_panels();
   pool.parallel_for(num_active * gate_panels, [&](int64_t task, int thread) {
     const int64_t s = w.active[static_cast<size_t>(task / gate_panels)], row = first_row(s);
-    gated_panel_into(expert(s), activation_, task % gate_panels, {x, hidden, w.token_of_row.data() + row}, first_row(s + 1) - row,
+    gated_panel_into(expert(s), activation_, task % gate_panels, {pairs.x, hidden, w.source_row.data() + row}, first_row(s + 1) - row,
                      {w.h.data() + row * width, width}, w.per_thread.data() + static_cast<size_t>(thread) * kGatedScratchFloats);
   });
   const int64_t down_panels = layout_.down.num_panels();
@@ -112,12 +108,6 @@ void Experts::forward(const float* x, int64_t num_tokens, std::span<const int32_
     const int64_t s = w.active[static_cast<size_t>(task / down_panels)], row = first_row(s);
     const ExpertView e = expert(s);
     gemm_panel(e.down, task % down_panels, e.down_bias, {w.h.data() + row * width, width}, first_row(s + 1) - row, {w.partial.data() + row * hidden, hidden});
-  });
-  pool.parallel_for(num_tokens, [&](int64_t t, int) {
-    for (int64_t j = 0; j < top_k; ++j) {
-      const size_t pair = static_cast<size_t>(t * top_k + j);
-      add_scaled(weights[pair], w.partial.data() + w.row_of_pair[pair] * hidden, hidden, out + t * hidden);
-    }
   });
 }
 

@@ -42,16 +42,25 @@ struct GatedActivation {
 // Floats of scratch per thread that a gated MLP needs: the up projections of a few rows and one panel.
 inline constexpr size_t kGatedScratchFloats = 64 * 32;
 
-// Scratch for one step, shared by all layers. max_rows: tokens handled at once.
+// What this rank's experts have to compute: pair p takes row row_of_pair[p] of x through local slot slot_of_pair[p].
+struct ExpertPairs {
+  const float* x = nullptr;  // [rows, H]
+  std::span<const int32_t> row_of_pair, slot_of_pair;
+  int64_t size() const { return static_cast<int64_t>(slot_of_pair.size()); }
+};
+
+// Scratch for one step, shared by all layers.
 struct ExpertsWorkspace {
-  ExpertsWorkspace(int64_t max_rows, int64_t top_k, int64_t num_slots, int64_t hidden, int64_t intermediate, int num_threads);
-  int64_t max_rows;
+  ExpertsWorkspace(int64_t max_pairs, int64_t num_slots, int64_t hidden, int64_t intermediate, int num_threads);
+  // Output of pair p, [H], after Experts::compute.
+  const float* output(int64_t pair) const { return partial.data() + row_of_pair[static_cast<size_t>(pair)] * hidden; }
+  int64_t max_pairs, hidden;
   std::vector<int32_t> first_row;    // [slots + 1] rows of each slot, in the order of slots
   std::vector<int32_t> active;       // slots with rows
-  std::vector<int32_t> token_of_row; // [max_rows * top_k]
-  std::vector<int32_t> row_of_pair;  // [max_rows, top_k]: where a (token, choice) went
-  std::vector<float> h;              // [rows, F]
-  std::vector<float> partial;        // [rows, H]
+  std::vector<int32_t> source_row;   // [max_pairs] row of x of each row in slot order
+  std::vector<int32_t> row_of_pair;  // [max_pairs] where a pair went
+  std::vector<float> h;              // [max_pairs, F]
+  std::vector<float> partial;        // [max_pairs, H]
   std::vector<float> per_thread;     // up projections of one panel
 };
 
@@ -61,15 +70,14 @@ class Experts {
   const ExpertLayout& layout() const { return layout_; }
   int64_t num_slots() const { return num_slots_; }
   std::byte* slot(int64_t s) { return memory_.data() + s * layout_.slot_bytes; }
+  int64_t bytes() const { return static_cast<int64_t>(memory_.size()); }
   ExpertView expert(int64_t s) const;
 
-  // out[t] += sum over j of weights[t, j] * expert(slots[t, j])(x[t]), added in the order of j in float32.
-  // x, out: [num_tokens, H]; slots, weights: [num_tokens, top_k].
-  void forward(const float* x, int64_t num_tokens, std::span<const int32_t> slots, std::span<const float> weights, int64_t top_k,
-               float* out, ExpertsWorkspace& w, ThreadPool& pool) const;
+  // w.output(p) = expert(slot of p)(row of p), for every pair. At most w.max_pairs pairs.
+  void compute(const ExpertPairs& pairs, ExpertsWorkspace& w, ThreadPool& pool) const;
 
  private:
-  void group_rows(std::span<const int32_t> slots, int64_t num_tokens, int64_t top_k, ExpertsWorkspace& w) const;
+  void group_rows(const ExpertPairs& pairs, ExpertsWorkspace& w) const;
   ExpertLayout layout_;
   int64_t num_slots_;
   GatedActivation activation_;

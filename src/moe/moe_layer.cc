@@ -3,51 +3,59 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/check.h"
 #include "kernels/elementwise.h"
 
 namespace cadre {
-namespace {
 
-// Tokens whose expert outputs are held at once. Bounds the workspace (rows * top_k * hidden floats); no result changes.
-constexpr int64_t kMaxTokensAtOnce = 512;
-
-}  // namespace
-
-MoeWorkspace::MoeWorkspace(const MoeConfig& c, int64_t hidden, int64_t max_rows, int num_threads)
+MoeWorkspace::MoeWorkspace(const MoeConfig& c, int64_t hidden, int64_t max_rows, int64_t max_pairs, int64_t num_slots, int num_threads)
     : logits(static_cast<size_t>(max_rows * c.router.num_experts)), scratch(static_cast<size_t>(num_threads * 3 * c.router.num_experts)),
-      weights(static_cast<size_t>(max_rows * c.router.top_k)), ids(weights.size()), row_is_nan(static_cast<size_t>(max_rows)),
-      shared_h(static_cast<size_t>(max_rows * c.shared_intermediate)), shared_out(static_cast<size_t>(c.shared_intermediate > 0 ? max_rows * hidden : 0)),
-      experts(std::min(max_rows, kMaxTokensAtOnce), c.router.top_k, c.router.num_experts, hidden, c.expert_intermediate, num_threads) {}
+      weights(static_cast<size_t>(max_rows * c.router.top_k)), ids(weights.size()), shared_h(static_cast<size_t>(max_rows * c.shared_intermediate)),
+      shared_out(static_cast<size_t>(c.shared_intermediate > 0 ? max_rows * hidden : 0)), experts(max_pairs, num_slots, hidden, c.expert_intermediate, num_threads) {}
 
-MoeLayer::MoeLayer(const MoeConfig& config, MoeWeights weights) : config_(config), weights_(std::move(weights)) {}
+MoeLayer::MoeLayer(const MoeConfig& config, ExpertPlacement placement, MoeWeights weights) : config_(config), placement_(std::move(placement)), weights_(std::move(weights)) {}
 
-void MoeLayer::forward(const float* x, int64_t num_rows, float* out, std::span<uint8_t> row_failed, MoeWorkspace& w, ThreadPool& pool,
-                       int64_t layer, const RouteObserver* observer) const {
+void MoeLayer::forward(const MoeStep& step, const float* x, int64_t num_rows, float* out, std::span<uint8_t> row_failed, MoeWorkspace& w) const {
+  const int64_t hidden = weights_.router.weight.view().k(), top_k = config_.router.top_k;
+  route(step, x, num_rows, row_failed, w);
+  std::fill(out, out + num_rows * hidden, 0.0f);
+  Exchange& exchange = step.exchanges->for_step(step.world_rows);
+  const int64_t at_once = exchange.chunk_rows(), longest = *std::max_element(step.world_rows.begin(), step.world_rows.end());
+  bool has_shared = false;
+  w.round_rows.resize(step.world_rows.size());
+  for (int64_t first = 0; first < longest; first += at_once) {
+    for (size_t r = 0; r < w.round_rows.size(); ++r) w.round_rows[r] = std::clamp<int64_t>(step.world_rows[r] - first, 0, at_once);
+    const int64_t count = std::clamp<int64_t>(num_rows - first, 0, at_once), from = std::min(first, num_rows);
+    const size_t at = static_cast<size_t>(from * top_k), size = static_cast<size_t>(count * top_k);
+    exchange.start_dispatch({x + from * hidden, count, {w.ids.data() + at, size}, {w.weights.data() + at, size}, step.layer}, w.round_rows, placement_);
+    if (!std::exchange(has_shared, true)) compute_shared(x, num_rows, w, *step.pool);  // while rows travel
+    weights_.experts.compute(exchange.finish_dispatch(), w.experts, *step.pool);
+    exchange.start_combine(w.experts, *step.pool);
+    exchange.finish_combine(out + from * hidden, *step.pool);
+  }
+  if (weights_.shared) add_shared(x, num_rows, out, w, *step.pool);
+}
+
+void MoeLayer::route(const MoeStep& step, const float* x, int64_t num_rows, std::span<uint8_t> row_failed, MoeWorkspace& w) const {
   const size_t num_experts = static_cast<size_t>(config_.router.num_experts), top_k = static_cast<size_t>(config_.router.top_k);
-  const int64_t hidden = weights_.router.weight.view().k();
-  weights_.router.apply(x, num_rows, w.logits.data(), pool);
-  pool.parallel_for(num_rows, [&](int64_t row, int thread) {
+  weights_.router.apply(x, num_rows, w.logits.data(), *step.pool);
+  step.pool->parallel_for(num_rows, [&](int64_t row, int thread) {
     const size_t r = static_cast<size_t>(row);
     const bool is_ok = route_token(config_.router, {w.logits.data() + r * num_experts, num_experts}, weights_.correction_bias,
                                    {w.scratch.data() + static_cast<size_t>(thread) * 3 * num_experts, 3 * num_experts},
                                    {w.ids.data() + r * top_k, top_k}, {w.weights.data() + r * top_k, top_k});
     if (!is_ok) row_failed[r] = 1;
   });
-  const size_t pairs = static_cast<size_t>(num_rows) * top_k;
-  if (observer && *observer) (*observer)(layer, {w.ids.data(), pairs}, {w.weights.data(), pairs});
-  std::fill(out, out + num_rows * hidden, 0.0f);
-  for (int64_t first = 0; first < num_rows; first += kMaxTokensAtOnce) {
-    const int64_t count = std::min(kMaxTokensAtOnce, num_rows - first);
-    const size_t at = static_cast<size_t>(first) * top_k, size = static_cast<size_t>(count) * top_k;
-    weights_.experts.forward(x + first * hidden, count, {w.ids.data() + at, size}, {w.weights.data() + at, size}, config_.router.top_k,
-                             out + first * hidden, w.experts, pool);
-  }
-  if (weights_.shared) add_shared(x, num_rows, out, w, pool);
+  const size_t first = static_cast<size_t>(step.observed.first) * top_k, pairs = static_cast<size_t>(step.observed.count) * top_k;
+  if (step.observer && *step.observer) (*step.observer)(step.layer, {w.ids.data() + first, pairs}, {w.weights.data() + first, pairs});
+}
+
+void MoeLayer::compute_shared(const float* x, int64_t num_rows, MoeWorkspace& w, ThreadPool& pool) const {
+  if (weights_.shared) weights_.shared->forward(x, num_rows, w.shared_out.data(), w.shared_h, w.experts.per_thread, pool);
 }
 
 void MoeLayer::add_shared(const float* x, int64_t num_rows, float* out, MoeWorkspace& w, ThreadPool& pool) const {
   const int64_t hidden = weights_.router.weight.view().k();
-  weights_.shared->forward(x, num_rows, w.shared_out.data(), w.shared_h, w.experts.per_thread, pool);
   pool.parallel_for(num_rows, [&](int64_t row, int) {
     float scale = 1.0f;
     if (!weights_.shared_gate.empty()) {

@@ -1,4 +1,4 @@
-// One sparse layer on one rank: router, routed experts, shared expert.
+// One sparse layer on one rank: router, exchange, routed experts, shared expert.
 #pragma once
 
 #include <functional>
@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "moe/exchange.h"
 #include "moe/experts.h"
 #include "moe/router.h"
 
@@ -14,34 +15,50 @@ namespace cadre {
 struct MoeWeights {
   Linear router;
   std::vector<float> correction_bias;  // [E] or empty
-  Experts experts;
+  Experts experts;                     // this rank's slots
   std::optional<GatedMlp> shared;
   std::vector<float> shared_gate;      // [H] or empty: sigmoid(x . gate) scales the shared output
 };
 
-// Scratch for one step, shared by all layers.
+// Scratch for one step, shared by all layers. max_rows: that forward() is given; max_pairs: that an exchange may bring.
 struct MoeWorkspace {
-  MoeWorkspace(const MoeConfig& config, int64_t hidden, int64_t max_rows, int num_threads);
+  MoeWorkspace(const MoeConfig& config, int64_t hidden, int64_t max_rows, int64_t max_pairs, int64_t num_slots, int num_threads);
   std::vector<float> logits, scratch, weights;
   std::vector<int32_t> ids;
-  std::vector<uint8_t> row_is_nan;
   std::vector<float> shared_h, shared_out;
+  std::vector<int64_t> round_rows;
   ExpertsWorkspace experts;
 };
 
 // Sees each layer's choices: ids and weights [rows, top_k] (tests compare them, the load recorder counts them).
 using RouteObserver = std::function<void(int64_t layer, std::span<const int32_t> ids, std::span<const float> weights)>;
 
+struct MoeStep {
+  int64_t layer = 0;
+  // Rows of each rank of the world, this one's included; with a local exchange only this rank's.
+  std::span<const int64_t> world_rows;
+  const Exchanges* exchanges = nullptr;
+  const RouteObserver* observer = nullptr;  // may be null
+  Slice observed;                           // rows of forward()'s that are this rank's own
+  ThreadPool* pool = nullptr;
+};
+
 class MoeLayer {
  public:
-  MoeLayer(const MoeConfig& config, MoeWeights weights);
-  // out = experts(x) + shared(x); x, out: [num_rows, H]. row_failed[r] is set where the router met a NaN.
-  void forward(const float* x, int64_t num_rows, float* out, std::span<uint8_t> row_failed, MoeWorkspace& w, ThreadPool& pool,
-               int64_t layer, const RouteObserver* observer) const;
+  // placement: of this layer's experts on the ranks of the exchange.
+  MoeLayer(const MoeConfig& config, ExpertPlacement placement, MoeWeights weights);
+  // out = experts(x) + shared(x); x, out: [num_rows, H]. row_failed[r] is set where the router met a NaN. A collective
+  // unless the exchange is local: every rank calls, with 0 rows too.
+  void forward(const MoeStep& step, const float* x, int64_t num_rows, float* out, std::span<uint8_t> row_failed, MoeWorkspace& w) const;
+
+  const ExpertPlacement& placement() const { return placement_; }
 
  private:
+  void route(const MoeStep& step, const float* x, int64_t num_rows, std::span<uint8_t> row_failed, MoeWorkspace& w) const;
+  void compute_shared(const float* x, int64_t num_rows, MoeWorkspace& w, ThreadPool& pool) const;
   void add_shared(const float* x, int64_t num_rows, float* out, MoeWorkspace& w, ThreadPool& pool) const;
   const MoeConfig& config_;
+  ExpertPlacement placement_;
   MoeWeights weights_;
 };
 

@@ -6,6 +6,7 @@
 
 #include "base/rng.h"
 #include "kernels/elementwise.h"
+#include "moe/exchange.h"
 #include "moe/experts.h"
 #include "moe/router.h"
 #include "tests/testing.h"
@@ -164,13 +165,17 @@ TEST(Experts, EqualOneTokenAtATimeToTheBit) {
     }
     for (const int threads : {1, 3}) {
       ThreadPool pool(threads);
-      ExpertsWorkspace w(tokens, top_k, num_experts, hidden, width, threads);
+      ExpertsWorkspace w(tokens * top_k, num_experts, hidden, width, threads);
       std::vector<float> out(expected.size(), 0.25f);
-      experts.forward(x.data(), tokens, slots, weights, top_k, out.data(), w, pool);
+      const auto placement = ExpertPlacement::initial(num_experts, 1, PlacementStrategy::kLinear);
+      const std::vector<int64_t> world_rows{tokens};
+      const auto exchange = make_local_exchange({.hidden = hidden, .top_k = top_k, .num_slots = num_experts, .codec = {.hidden = hidden}});
+      exchange->start_dispatch({x.data(), tokens, slots, weights}, world_rows, placement);
+      experts.compute(exchange->finish_dispatch(), w, pool);
+      exchange->start_combine(w, pool);
+      exchange->finish_combine(out.data(), pool);
       for (size_t i = 0; i < out.size(); ++i) ASSERT_EQ(out[i], expected[i]) << "threads " << threads << " at " << i;
-      ExpertsWorkspace again(tokens, top_k, num_experts, hidden, width, threads);
-      std::vector<float> empty;
-      experts.forward(x.data(), 0, {}, {}, top_k, empty.data(), again, pool);
+      experts.compute({}, w, pool);
     }
   }
 }

@@ -123,10 +123,10 @@ TEST(TrafficCost, AllToAllByHand) {
   LayerTrafficInput fp8 = input;
   fp8.is_fp8_dispatch = true;
   EXPECT_EQ(of(sparse_traffic(config, wide(4, 4, ExchangeKind::kAllToAll), fp8), Traffic::kDispatch), (TrafficCount{2, 2 * 3 * 8 + 12 * (7392 + 4) + 30 * 4}));
-  // Low latency: three chunks of 128, a 4-byte count per slot (64 a rank) in each message.
+  // Low latency: five chunks of 64, a 4-byte count per slot (64 a rank) in each message.
   const TrafficCounts slots = sparse_traffic(config, wide(4, 4, ExchangeKind::kAllToAllLowLatency), input);
-  EXPECT_EQ(of(slots, Traffic::kDispatch), (TrafficCount{3, 3 * 3 * 64 * 4 + 30 * row}));
-  EXPECT_EQ(of(slots, Traffic::kCombine), (TrafficCount{3, 9 * row}));
+  EXPECT_EQ(of(slots, Traffic::kDispatch), (TrafficCount{5, 5 * 3 * 64 * 4 + 30 * row}));
+  EXPECT_EQ(of(slots, Traffic::kCombine), (TrafficCount{5, 9 * row}));
 }
 
 TEST(TrafficCost, AllGatherExchangeByHand) {
