@@ -8,6 +8,7 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
+pkg_check_modules(UCX REQUIRED ucx)  # headers; the library is loaded when it is used
 find_path(CLI11_INCLUDE_DIR CLI/CLI.hpp REQUIRED)
 if(NOT CADRE_FUZZ)
   find_package(GTest REQUIRED)
