@@ -185,7 +185,8 @@ Finding exchange_for_nobody(const Draft& d) {
 
 Finding exchange_chosen(const Draft& d) {
   if (d.exchange || d.layout.ep == 1) return {};
-  return {d.exchange_flag(), fmt::format("not given, so auto: alltoall_low_latency while no rank has more than {} rows in a step, else alltoall", exchange_chunk_rows(ExchangeKind::kAllToAllLowLatency, d.layout.world))};
+  return {d.exchange_flag(), fmt::format("not given, so auto: alltoall_low_latency while no rank has more than {} rows in a step, else alltoall",
+                                         exchange_chunk_rows(ExchangeKind::kAllToAllLowLatency, d.layout.world))};
 }
 
 Finding none_with_ep(const Draft& d) {

@@ -1,5 +1,6 @@
 #include "parallel/layout.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <numeric>

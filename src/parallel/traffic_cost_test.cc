@@ -123,7 +123,7 @@ TEST(TrafficCost, AllToAllByHand) {
   LayerTrafficInput fp8 = input;
   fp8.is_fp8_dispatch = true;
   EXPECT_EQ(of(sparse_traffic(config, wide(4, 4, ExchangeKind::kAllToAll), fp8), Traffic::kDispatch), (TrafficCount{2, 2 * 3 * 8 + 12 * (7392 + 4) + 30 * 4}));
-  // Low latency: five chunks of 64, a 4-byte count per slot (64 a rank) in each message.
+  // Low latency on four ranks: five chunks of 64, a 4-byte count per slot (64 a rank) in each message.
   const TrafficCounts slots = sparse_traffic(config, wide(4, 4, ExchangeKind::kAllToAllLowLatency), input);
   EXPECT_EQ(of(slots, Traffic::kDispatch), (TrafficCount{5, 5 * 3 * 64 * 4 + 30 * row}));
   EXPECT_EQ(of(slots, Traffic::kCombine), (TrafficCount{5, 9 * row}));
@@ -183,6 +183,13 @@ TEST(TrafficCost, AnIdleStepSendsNothingButCollectivesRun) {
   const std::vector<int64_t> none(4, 0);
   for (const ExchangeKind kind : {ExchangeKind::kAllGatherReduceScatter, ExchangeKind::kAllToAll, ExchangeKind::kAllToAllLowLatency, ExchangeKind::kAuto})
     EXPECT_EQ(total_bytes(sparse_traffic(config, wide(4, 4, kind), {.dp_rows = none, .world_rank = 1})), 0) << exchange_name(kind);
+}
+
+TEST(TrafficCost, ChunksShrinkWithTheWorldToABound) {
+  const auto rows = [](int world) { return std::pair(exchange_chunk_rows(ExchangeKind::kAllToAllLowLatency, world), exchange_chunk_rows(ExchangeKind::kAllToAll, world)); };
+  EXPECT_EQ(rows(1), (std::pair<int64_t, int64_t>{256, 1024}));
+  EXPECT_EQ(rows(4), (std::pair<int64_t, int64_t>{64, 256}));
+  EXPECT_EQ(rows(1000), (std::pair<int64_t, int64_t>{16, 32}));
 }
 
 TEST(TrafficCost, AutoIsLowLatencyWhileNoRankHasMoreThanAChunk) {
