@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -16,6 +17,7 @@ namespace {
 using Draft = LayoutDraft;
 using Finding = LayoutFinding;
 
+constexpr int64_t kFp8Block = 128;
 constexpr int64_t kMxfp4Block = 32;  // values under one scale, which ranks cannot share
 
 struct WrittenSize {
@@ -285,6 +287,25 @@ Finding latent_replicated(const Draft& d) {
                                         once * d.layout.attn_tp, once)};
 }
 
+Finding fp8_blocks_cut(const Draft& d) {
+  if (d.config.quant != WeightQuant::kFp8Block) return {};
+  const AttentionConfig& a = d.config.attention;
+  const Layout& l = d.layout;
+  const auto is_cut = [](int64_t total, int64_t parts) { return parts > 1 && total / parts % kFp8Block != 0; };
+  const bool is_mla = a.kind == AttentionKind::kMla;
+  std::string parts;
+  const auto add = [&](bool is_so, std::string_view what) {
+    if (is_so) parts += fmt::format("{}{}", parts.empty() ? "" : ", ", what);
+  };
+  const int64_t kv_parts = std::min<int64_t>(l.attn_tp, a.num_kv_heads);
+  add(is_cut(a.num_heads * a.head_dim, l.attn_tp) || (is_mla ? is_cut(a.num_heads * a.v_head_dim, l.attn_tp) : is_cut(a.num_kv_heads * a.head_dim, kv_parts)), "attention");
+  add(d.has_dense_layers() && is_cut(d.config.dense_intermediate, l.dense_tp), "dense layers");
+  add(d.has_experts() && is_cut(d.config.moe.expert_intermediate, l.moe_tp), "experts");
+  add(d.has_experts() && l.ep == 1 && is_cut(d.config.moe.shared_intermediate, l.moe_tp), "shared experts");
+  if (parts.empty()) return {};
+  return {d.world_flag(), fmt::format("cuts {} inside FP8 blocks of {} values with one scale; ranks hold such parts as float32, four times the bytes stored", parts, kFp8Block)};
+}
+
 Finding context_parallel(const Draft& d) {
   if (d.layout.attn_cp == 1) return {};
   return {d.is_vllm() ? "--prefill-context-parallel-size" : "--attn-cp-size", fmt::format("the layout of {} context-parallel ranks is worked out here, but cannot run yet", d.layout.attn_cp)};
@@ -335,6 +356,7 @@ constexpr LayoutRule kRules[] = {
     {"uneven experts", kNote, "", experts_uneven},
     {"replicated KV heads", kNote, "", kv_heads_replicated},
     {"replicated latents", kNote, "", latent_replicated},
+    {"FP8 blocks", kNote, "", fp8_blocks_cut},
     {"context parallelism", kNote, "", context_parallel},
 };
 

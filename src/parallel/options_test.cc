@@ -273,6 +273,8 @@ std::vector<RuleCase> rule_cases() {
       {"replicated KV heads", qwen, [](Options& o) { o.tp_size = 8; }, "2 KV heads over 8 ranks: each head is cached on 4 of them, 8192 bytes a token in all instead of 2048"},
       // 3 layers of 32 + 16 values.
       {"replicated latents", deepseek, [](Options& o) { o.tp_size = 4; }, "2304 bytes a token in all instead of 576"},
+      {"FP8 blocks", load_model_config(testing::source_dir() / "tests/reference/deepseek_v3_fp8"), [](Options& o) { o.tp_size = 2; },
+       "cuts attention, dense layers, experts, shared experts inside FP8 blocks"},
       {"context parallelism", qwen, [](Options& o) { o.tp_size = 4, o.attn_cp_size = 2; }, "cannot run yet"},
   };
 }
