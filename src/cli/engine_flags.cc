@@ -112,20 +112,31 @@ int explain_layout(const EngineFlags& flags) {
   return kExitOk;
 }
 
+DecoderOptions decoder_options(const EngineFlags& flags) {
+  DecoderOptions out;
+  out.max_batched_tokens = flags.max_num_batched_tokens;
+  out.kv_dtype = kv_dtype_of(flags.kv_cache_dtype);
+  out.num_threads = flags.threads > 0 ? flags.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  out.compute_mode = flags.compute_mode == "fast" ? ComputeMode::kFast : ComputeMode::kReference;
+  return out;
+}
+
+std::unique_ptr<WeightSource> open_weights(const EngineFlags& flags) {
+  if (flags.load_format != "dummy") return open_checkpoint(model_dir(flags));
+  return make_dummy_weights(load_model_config(flags.model), flags.seed < 0 ? 0 : static_cast<uint64_t>(flags.seed));
+}
+
 LoadedModel load_model(const EngineFlags& flags, const Progress& progress) {
   LoadedModel out;
-  const bool is_dummy = flags.load_format == "dummy";
   out.config = load_model_config(flags.model);
   out.kv_dtype = kv_dtype_of(flags.kv_cache_dtype);
   layout_to_run(flags.layout, out.config, out.kv_dtype);
-  out.threads = flags.threads > 0 ? flags.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  const auto source = is_dummy ? make_dummy_weights(out.config, flags.seed < 0 ? 0 : static_cast<uint64_t>(flags.seed)) : open_checkpoint(model_dir(flags));
+  const DecoderOptions options = decoder_options(flags);
+  out.threads = options.num_threads;
+  const auto source = open_weights(flags);
   check_tensors(*source, out.config);
   out.weight_bytes = source->total_bytes();
-  out.decoder = std::make_unique<Decoder>(out.config, *source,
-                                          DecoderOptions{.max_batched_tokens = flags.max_num_batched_tokens, .kv_dtype = out.kv_dtype, .num_threads = out.threads,
-                                                         .compute_mode = flags.compute_mode == "fast" ? ComputeMode::kFast : ComputeMode::kReference},
-                                          [&](int64_t done, int64_t total) { if (progress) progress("loading layers", done, total); });
+  out.decoder = std::make_unique<Decoder>(out.config, *source, options, [&](int64_t done, int64_t total) { if (progress) progress("loading layers", done, total); });
   return out;
 }
 

@@ -51,6 +51,11 @@ struct LoadedModel {
 // --explain: prints the layout that the flags come to. Returns the exit code.
 int explain_layout(const EngineFlags& flags);
 
+// What the flags say of how a rank computes.
+DecoderOptions decoder_options(const EngineFlags& flags);
+// The checkpoint, or dummy weights of its configuration.
+std::unique_ptr<WeightSource> open_weights(const EngineFlags& flags);
+
 // Both check flags and files, then load. Throw Error.
 LoadedModel load_model(const EngineFlags& flags, const Progress& progress);
 LoadedEngine load_engine(const EngineFlags& flags, const Clock& clock, const Progress& progress);

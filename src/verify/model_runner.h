@@ -1,8 +1,9 @@
 // Runs token sequences through a model step by step, without scheduler or sampler: every logit and every routing choice
-// can be seen. For proofs; serving goes through Engine.
+// can be seen. On any layout: ranks are threads of this process. For proofs; serving goes through Engine.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -19,31 +20,66 @@ struct SeenRoutes {
   std::vector<float> weights;
 };
 
+// Rows of a sequence that lives on a data-parallel rank.
+struct RankedRows {
+  int dp_rank = 0;
+  SequenceRows rows;
+};
+
+struct ModelRunnerOptions {
+  ModelConfig config;
+  std::function<std::unique_ptr<WeightSource>()> open_weights;  // called once a rank
+  DecoderOptions decoder;                                       // groups is set by the runner
+  Layout layout;
+  int64_t num_blocks = 0;  // of 16 tokens, on each data-parallel rank
+  uint64_t seed = 0;       // of the order in which blocks are given out
+  int64_t timeout_us = 60'000'000;
+};
+
 class ModelRunner {
  public:
-  // A cache of num_blocks blocks of 16 tokens, given out in an order drawn from seed.
-  ModelRunner(std::unique_ptr<Decoder> model, int64_t num_blocks, uint64_t seed);
+  // Loads the model on every rank. Throws what the first rank that failed threw.
+  explicit ModelRunner(ModelRunnerOptions options);
+  ~ModelRunner();
+  ModelRunner(const ModelRunner&) = delete;
 
-  Decoder& model() { return *model_; }
-  std::vector<BlockId> take_blocks(int64_t num_tokens);
-  void give_back(const std::vector<BlockId>& blocks);
+  const ModelConfig& config() const { return options_.config; }
+  const Layout& layout() const { return options_.layout; }
+  int64_t vocab_size() const { return options_.config.vocab_size; }
+  int64_t max_batched_tokens() const { return options_.decoder.max_batched_tokens; }
+  std::vector<BlockId> take_blocks(int dp_rank, int64_t num_tokens);
+  void give_back(int dp_rank, const std::vector<BlockId>& blocks);
 
-  // One step; the logits of all rows asked for, [rows, vocab_size]. failed() says which sequences met a NaN.
-  std::vector<float> step(std::span<const SequenceRows> sequences);
+  // One step of all ranks; the logits of all rows asked for, [rows, vocab_size], in the order given. failed() says which
+  // sequences met a NaN.
+  std::vector<float> step(std::span<const RankedRows> sequences);
   const std::vector<uint8_t>& failed() const { return failed_; }
 
-  // Logits at every position of one prompt, given in chunks of this many tokens; 0: as many as a step takes.
-  // Throws Error when the model meets a NaN.
-  std::vector<float> prompt_logits(std::span<const int32_t> tokens, int64_t chunk);
-  // The same for several prompts in one batch: each step takes random numbers of rows of them, in random order.
+  // Logits at every position of one prompt on a data-parallel rank (others idle), given in chunks of this many tokens; 0: as
+  // many as a step takes. Throws Error when the model meets a NaN.
+  std::vector<float> prompt_logits(std::span<const int32_t> tokens, int64_t chunk, int dp_rank = 0);
+  // The same for several prompts in one batch, prompt p on rank p modulo ranks: each step takes random numbers of rows of
+  // them, in random order.
   std::vector<std::vector<float>> batch_logits(const std::vector<std::vector<int32_t>>& prompts, uint64_t seed);
 
   std::map<int64_t, SeenRoutes>& routes() { return routes_; }  // by layer
+  // What a rank chose for its own rows in the last step, by layer.
+  const std::map<int64_t, SeenRoutes>& last_routes(int world_rank) const;
+  // What a rank's groups have counted; null for one rank.
+  TrafficCounters* counters(int world_rank);
 
  private:
-  std::unique_ptr<Decoder> model_;
-  KvStore kv_;
-  std::vector<BlockId> free_;
+  struct Rank;
+  struct Threads;
+  void load(int world_rank);
+  void rank_loop(int world_rank);
+  void run_all(const std::vector<StepInput>& inputs, const std::vector<StepOutput>& outputs);
+  void stop();
+
+  ModelRunnerOptions options_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::unique_ptr<Threads> threads_;        // null for one rank
+  std::vector<std::vector<BlockId>> free_; // by data-parallel rank
   std::vector<uint8_t> failed_;
   std::map<int64_t, SeenRoutes> routes_;
 };

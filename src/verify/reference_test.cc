@@ -19,11 +19,8 @@ class Reference : public ::testing::TestWithParam<std::string> {
   }
   size_t num_prompts() const { return GetParam() == "demo" ? 6 : 4; }
   ModelRunner runner(ComputeMode mode, DType kv_dtype = DType::kF32) const {
-    const ModelConfig config = load_model_config(dir());
-    const auto source = open_checkpoint(dir());
-    check_tensors(*source, config);
-    const DecoderOptions options{.max_batched_tokens = 256, .kv_dtype = kv_dtype, .num_threads = 2, .compute_mode = mode};
-    return ModelRunner(std::make_unique<Decoder>(config, *source, options), 200, testing::seed());
+    return ModelRunner({.config = load_model_config(dir()), .open_weights = [this] { return open_checkpoint(dir()); },
+                        .decoder = {.max_batched_tokens = 256, .kv_dtype = kv_dtype, .num_threads = 2, .compute_mode = mode}, .num_blocks = 200, .seed = testing::seed()});
   }
 };
 
@@ -35,7 +32,7 @@ TEST_P(Reference, MatchesTransformersInBothModes) {
     const ModelReport report = verify_model(r, reference, {}, testing::seed());
     EXPECT_TRUE(report.passed()) << report_text(report);
     EXPECT_EQ(report.prompts.size(), num_prompts());
-    const auto& layers = r.model().config().layers;
+    const auto& layers = r.config().layers;
     const int64_t num_sparse = std::count_if(layers.begin(), layers.end(), [](const LayerConfig& l) { return l.is_sparse; });
     for (const PromptReport& p : report.prompts) {
       EXPECT_EQ(p.num_routes, GetParam() == "demo" ? 0 : p.num_tokens * num_sparse);
@@ -47,12 +44,12 @@ TEST_P(Reference, MatchesTransformersInBothModes) {
 // The reference mode has one form of everything: a prompt as a prompt and the same tokens as if each had been generated.
 TEST_P(Reference, PromptAndDecodeAgreeToTheBitInReferenceMode) {
   ModelRunner r = runner(ComputeMode::kReference);
-  const ReferencePrompt prompt = ReferenceSet(dir()).read("2", r.model().vocab_size());
+  const ReferencePrompt prompt = ReferenceSet(dir()).read("2", r.vocab_size());
   const auto whole = r.prompt_logits(prompt.tokens, 0);
-  const auto blocks = r.take_blocks(static_cast<int64_t>(prompt.tokens.size()));
+  const auto blocks = r.take_blocks(0, static_cast<int64_t>(prompt.tokens.size()));
   std::vector<float> decoded;
   for (size_t i = 0; i < prompt.tokens.size(); ++i) {
-    const SequenceRows rows{std::span(prompt.tokens).subspan(i, 1), static_cast<int64_t>(i), blocks, 1, 1};
+    const RankedRows rows{0, {std::span(prompt.tokens).subspan(i, 1), static_cast<int64_t>(i), blocks, 1, 1}};
     const auto logits = r.step(std::span(&rows, 1));
     decoded.insert(decoded.end(), logits.begin(), logits.end());
   }
@@ -61,7 +58,7 @@ TEST_P(Reference, PromptAndDecodeAgreeToTheBitInReferenceMode) {
 
 TEST_P(Reference, ABfloat16CacheStaysClose) {
   ModelRunner r = runner(ComputeMode::kFast, DType::kBF16);
-  const ReferencePrompt prompt = ReferenceSet(dir()).read("2", r.model().vocab_size());
+  const ReferencePrompt prompt = ReferenceSet(dir()).read("2", r.vocab_size());
   const auto got = r.prompt_logits(prompt.tokens, 16);
   for (const int64_t chunk : {0, 1, 5, 40}) EXPECT_TRUE(r.prompt_logits(prompt.tokens, chunk) == got) << "in chunks of " << chunk;
   double error = 0, norm = 0;

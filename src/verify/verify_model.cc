@@ -72,16 +72,16 @@ void compare_routes(const std::map<int64_t, SeenRoutes>& seen, const ReferencePr
   }
 }
 
-void compare_greedy(ModelRunner& runner, const ReferencePrompt& reference, const VerifyBounds& bounds, PromptReport* report) {
+void compare_greedy(ModelRunner& runner, const ReferencePrompt& reference, int dp_rank, const VerifyBounds& bounds, PromptReport* report) {
   const int64_t prompt = static_cast<int64_t>(reference.tokens.size());
   report->num_greedy = static_cast<int64_t>(reference.greedy.size());
   if (reference.greedy.empty()) return;
-  const auto blocks = runner.take_blocks(prompt + report->num_greedy);
+  const auto blocks = runner.take_blocks(dp_rank, prompt + report->num_greedy);
   std::vector<int32_t> tokens = reference.tokens;
   std::vector<float> logits;
   for (int64_t at = 0; at < prompt;) {  // in as few steps as the model takes
-    const int64_t n = std::min(prompt - at, runner.model().max_batched_tokens());
-    const SequenceRows rows{std::span(tokens).subspan(static_cast<size_t>(at), static_cast<size_t>(n)), at, blocks, at + n == prompt ? 1 : 0, prompt};
+    const int64_t n = std::min(prompt - at, runner.max_batched_tokens());
+    const RankedRows rows{dp_rank, {std::span(tokens).subspan(static_cast<size_t>(at), static_cast<size_t>(n)), at, blocks, at + n == prompt ? 1 : 0, prompt}};
     logits = runner.step(std::span(&rows, 1));
     at += n;
   }
@@ -95,10 +95,10 @@ void compare_greedy(ModelRunner& runner, const ReferencePrompt& reference, const
       break;
     }
     ++report->num_greedy_compared;
-    const SequenceRows rows{std::span(&token, 1), prompt + i, blocks, 1, prompt};
+    const RankedRows rows{dp_rank, {std::span(&token, 1), prompt + i, blocks, 1, prompt}};
     if (i + 1 < report->num_greedy) logits = runner.step(std::span(&rows, 1));
   }
-  runner.give_back(blocks);
+  runner.give_back(dp_rank, blocks);
 }
 
 }  // namespace
@@ -123,17 +123,19 @@ ModelReport verify_model(ModelRunner& runner, const ReferenceSet& reference, con
   std::vector<std::vector<int32_t>> prompts;
   std::vector<std::vector<float>> whole;
   for (const std::string& name : reference.prompts()) {
-    const ReferencePrompt expected = reference.read(name, runner.model().vocab_size());
+    const ReferencePrompt expected = reference.read(name, runner.vocab_size());
     PromptReport report;
     report.name = name;
     report.num_tokens = static_cast<int64_t>(expected.tokens.size());
     runner.routes().clear();
-    std::vector<float> logits = runner.prompt_logits(expected.tokens, 0);
+    // Its sequence lives on one data-parallel rank; the others take part without rows.
+    const int dp_rank = static_cast<int>(out.prompts.size()) % runner.layout().attn_dp;
+    std::vector<float> logits = runner.prompt_logits(expected.tokens, 0, dp_rank);
     compare_logits(logits, expected, &report);
     compare_routes(runner.routes(), expected, bounds, &report);
     for (const int64_t chunk : kChunks)
-      if (!equal_bits(runner.prompt_logits(expected.tokens, chunk), logits)) report.unequal_forms.push_back(fmt::format("chunks of {}", chunk));
-    compare_greedy(runner, expected, bounds, &report);
+      if (!equal_bits(runner.prompt_logits(expected.tokens, chunk, dp_rank), logits)) report.unequal_forms.push_back(fmt::format("chunks of {}", chunk));
+    compare_greedy(runner, expected, dp_rank, bounds, &report);
     prompts.push_back(expected.tokens);
     whole.push_back(std::move(logits));
     out.prompts.push_back(std::move(report));

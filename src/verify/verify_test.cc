@@ -34,8 +34,7 @@ ModelReport report_with(const std::string& tensor, size_t index, T value) {
     if (e.name == tensor) std::memcpy(bytes.data() + e.begin + index * sizeof(T), &value, sizeof(T));
   std::ofstream(dir.path() / "reference.safetensors", std::ios::binary) << bytes;
   const ModelConfig config = load_model_config(checkpoint());
-  const auto source = open_checkpoint(checkpoint());
-  ModelRunner runner(std::make_unique<Decoder>(config, *source, DecoderOptions{.max_batched_tokens = 256}), 40, 1);
+  ModelRunner runner({.config = config, .open_weights = [] { return open_checkpoint(checkpoint()); }, .decoder = {.max_batched_tokens = 256}, .num_blocks = 40});
   return verify_model(runner, ReferenceSet(dir.path()), {}, 1);
 }
 
