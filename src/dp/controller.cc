@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "comm/transport.h"
 
 namespace cadre {
 namespace {
@@ -35,6 +36,7 @@ constexpr int64_t kNotBusy = -1;
 // Everything but the engine is guarded by the controller's mutex; the engine belongs to the thread, but for its constants.
 struct Rank {
   std::unique_ptr<Engine> engine;
+  std::unique_ptr<StepSync> sync;  // with the other ranks; null: none
   std::thread thread;
   std::condition_variable wake;
   std::vector<Command> inbox;
@@ -55,9 +57,12 @@ struct Controller::Impl {
   Rank& least_loaded();
   void check_room(const GenerationRequest& request) const;
   void run(Rank& rank);
+  void run_alone(Rank& rank);
+  void run_together(Rank& rank);
   bool take_commands(Rank& rank, std::vector<Command>* commands);
   void publish(Rank& rank);
   void rest(Rank& rank);
+  static void refuse(Submission& submission);
   static void execute(Engine& engine, std::vector<Command>* commands);
   bool is_idle() const {
     return std::all_of(ranks.begin(), ranks.end(), [](const auto& rank) { return rank->is_idle(); });
@@ -71,17 +76,21 @@ struct Controller::Impl {
   mutable std::mutex mutex;
   std::condition_variable idle;
   uint64_t num_submitted = 0;
+  int64_t num_wakes = 0;  // StepVote::num_wakes
   bool is_draining = false;
   bool is_stopping = false;
 };
 
-Controller::Controller(std::vector<std::unique_ptr<Engine>> engines, ControllerOptions options)
+Controller::Controller(std::vector<std::unique_ptr<Engine>> engines, ControllerOptions options, std::vector<std::unique_ptr<StepSync>> syncs)
     : impl_(std::make_unique<Impl>()) {
   CADRE_CHECK(!engines.empty(), "a controller of no engine");
   impl_->options = options;
   impl_->clock = options.clock ? options.clock : &impl_->steady_clock;
+  CADRE_CHECK(syncs.empty() || syncs.size() == engines.size(), "{} syncs of {} engines", syncs.size(), engines.size());
+  syncs.resize(engines.size());
   for (auto& engine : engines) {
     impl_->ranks.push_back(std::make_unique<Rank>());
+    impl_->ranks.back()->sync = std::move(syncs[impl_->ranks.size() - 1]);
     impl_->ranks.back()->published = engine->stats();
     impl_->ranks.back()->engine = std::move(engine);
   }
@@ -114,7 +123,9 @@ RequestHandle Controller::submit(GenerationRequest request, DeltaSink sink) {
   rank.num_arriving += request.n;
   rank.num_arriving_tokens += num_prompt_tokens(request);
   rank.inbox.emplace_back(Submission{handle, std::move(request), std::move(sink)});
-  rank.wake.notify_one();
+  ++impl_->num_wakes;
+  for (const auto& r : impl_->ranks)
+    if (r.get() == &rank || r->sync) r->wake.notify_one();
   return handle;
 }
 
@@ -184,36 +195,111 @@ void Controller::Impl::check_room(const GenerationRequest& request) const {
                                                     num_tokens, options.max_queued_tokens));
 }
 
-// The thread of a rank. Commands that came in before a step take effect before it.
+// The thread of a rank.
 void Controller::Impl::run(Rank& rank) {
   Engine& engine = *rank.engine;
-  std::vector<Command> commands;
   try {
-    while (take_commands(rank, &commands)) {
+    rank.sync ? run_together(rank) : run_alone(rank);
+    engine.cancel_all();
+  } catch (const PeerLost& e) {
+    rank.sync->abort(e.what());
+    engine.fail_all(fmt::format("A rank of the deployment was lost ({}); send the request again when the server has restarted", e.what()));
+    const std::lock_guard lock(mutex);
+    rank.is_dead = true;
+  } catch (...) {
+    // Even failing the requests failed: only a restart helps, and is_healthy() says so.
+    if (rank.sync) rank.sync->abort("failed");
+    const std::lock_guard lock(mutex);
+    rank.is_dead = true;
+  }
+  std::vector<Command> left;
+  {
+    const std::lock_guard lock(mutex);
+    std::swap(left, rank.inbox);
+    rank.published = engine.stats();
+    rank.num_arriving = rank.num_arriving_tokens = 0;
+    rank.busy_since_us = kNotBusy;
+    idle.notify_all();
+  }
+  for (Command& command : left)
+    if (auto* submission = std::get_if<Submission>(&command)) refuse(*submission);
+}
+
+// Commands that came in before a step take effect before it.
+void Controller::Impl::run_alone(Rank& rank) {
+  Engine& engine = *rank.engine;
+  std::vector<Command> commands;
+  while (take_commands(rank, &commands)) {
+    try {
+      execute(engine, &commands);
+      const int64_t num_rows = engine.schedule();
+      publish(rank);  // a step may be long: what runs in it waits no more
+      if (num_rows > 0) engine.run_scheduled();
+    } catch (const std::exception& e) {
+      engine.fail_all(fmt::format("The engine failed ({}); send the request again", e.what()));
+    }
+    publish(rank);
+    if (!engine.has_work()) rest(rank);
+  }
+  execute(engine, &commands);
+}
+
+// The same with all ranks at once: before each step they vote (sched/step_agreement.h).
+void Controller::Impl::run_together(Rank& rank) {
+  Engine& engine = *rank.engine;
+  StepAgreement agreement(options.sync);
+  std::vector<Command> commands;
+  std::vector<int64_t> dp_rows(ranks.size());
+  for (int64_t step = 0;; ++step) {
+    StepVote vote;
+    {
+      std::unique_lock lock(mutex);
+      rank.wake.wait(lock, [&] { return is_stopping || !rank.inbox.empty() || agreement.must_vote(num_wakes); });
+      std::swap(commands, rank.inbox);
+      vote.num_wakes = num_wakes;
+      vote.is_stopping = is_stopping;
+      if (agreement.must_vote(num_wakes) || is_stopping) rank.busy_since_us = clock->now_us();
+    }
+    try {
+      execute(engine, &commands);
+    } catch (const std::exception& e) {
+      engine.fail_all(fmt::format("The engine failed ({}); send the request again", e.what()));
+    }
+    if (!vote.is_stopping && !agreement.must_vote(vote.num_wakes)) {  // a cancellation that came too late
+      publish(rank);
+      continue;
+    }
+    vote.num_rows = engine.schedule();
+    vote.has_work = engine.has_work();
+    publish(rank);
+    rank.sync->set_step(step);
+    const std::span<const StepVote> votes = rank.sync->exchange(vote);
+    const StepVerdict verdict = agreement.decide(votes);
+    if (verdict == StepVerdict::kStop) return;
+    if (verdict == StepVerdict::kRun) {
+      for (size_t r = 0; r < votes.size(); ++r) dp_rows[r] = votes[r].num_rows;
       try {
-        execute(engine, &commands);
-        const int64_t num_rows = engine.schedule();
-        publish(rank);  // a step may be long: what runs in it waits no more
-        if (num_rows > 0) engine.run_scheduled();
+        engine.run_scheduled(dp_rows);
+      } catch (const PeerLost&) {
+        throw;
       } catch (const std::exception& e) {
         engine.fail_all(fmt::format("The engine failed ({}); send the request again", e.what()));
       }
       publish(rank);
-      if (!engine.has_work()) rest(rank);
     }
-    execute(engine, &commands);
-    engine.cancel_all();
-  } catch (...) {
-    // Even failing the requests failed: only a restart helps, and is_healthy() says so.
-    const std::lock_guard lock(mutex);
-    rank.is_dead = true;
+    if (verdict == StepVerdict::kPause) rest(rank);
   }
-  const std::lock_guard lock(mutex);
-  rank.inbox.clear();
-  rank.published = engine.stats();
-  rank.num_arriving = rank.num_arriving_tokens = 0;
-  rank.busy_since_us = kNotBusy;
-  idle.notify_all();
+}
+
+// A request that was on its way to a rank which is no more.
+void Controller::Impl::refuse(Submission& submission) {
+  for (int32_t choice = 0; choice < submission.request.n; ++choice) {
+    Delta delta;
+    delta.choice_idx = choice;
+    delta.finish = FinishReason::kError;
+    delta.error = "The engine has stopped; send the request again when the server has restarted";
+    if (submission.sink) submission.sink(std::move(delta));
+  }
 }
 
 // Waits for something to do. False when the controller is going away.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "dp/step_sync.h"
 #include "engine/engine.h"
 #include "engine/request.h"
 
@@ -22,12 +23,14 @@ struct ControllerOptions {
   int64_t max_queued_tokens = 4'000'000;
   int64_t step_timeout_us = 60'000'000;    // a rank whose step takes longer is not healthy
   const Clock* clock = nullptr;            // of the health check; must outlive the controller. nullptr: the steady clock
+  DpSync sync = DpSync::kLockstep;         // of several ranks
 };
 
 class Controller {
  public:
-  // At least one engine.
-  Controller(std::vector<std::unique_ptr<Engine>> engines, ControllerOptions options);
+  // At least one engine. syncs: one for each engine whose ranks step together (their models share collectives); empty: each
+  // engine steps by itself.
+  Controller(std::vector<std::unique_ptr<Engine>> engines, ControllerOptions options, std::vector<std::unique_ptr<StepSync>> syncs = {});
   ~Controller();  // cancels what is left and joins the threads
 
   // Validates (ids in range, prompt + 1 within the context, enough blocks in an empty pool, sane parameters) and queues.

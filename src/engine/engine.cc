@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/rng.h"
+#include "comm/transport.h"
 #include "engine/output_stream.h"
 #include "engine/sampler.h"
 #include "engine/validate.h"
@@ -98,8 +99,8 @@ struct Engine::Impl {
   Impl(std::unique_ptr<Model> the_model, std::shared_ptr<const Tokenizer> the_tokenizer, EngineOptions the_options,
        const Clock& the_clock);
 
-  void run_scheduled();
-  void run_model();
+  void run_scheduled(std::span<const int64_t> dp_rows);
+  void run_model(std::span<const int64_t> dp_rows);
   void process(const ScheduledRows& rows, std::span<float> logits, bool failed);
   bool score_prompt(Sequence& sequence, const ScheduledRows& rows, std::span<const float> logits);
   void sample(Sequence& sequence, std::span<float> logits);
@@ -159,8 +160,8 @@ Engine::Impl::Impl(std::unique_ptr<Model> the_model, std::shared_ptr<const Token
   delta.tokens.reserve(64);
 }
 
-void Engine::Impl::run_scheduled() {
-  run_model();
+void Engine::Impl::run_scheduled(std::span<const int64_t> dp_rows) {
+  run_model(dp_rows);
   size_t offset = 0;
   for (size_t i = 0; i < scheduled.size(); ++i) {
     const auto size = static_cast<size_t>(scheduled[i].num_logit_rows * vocab_size);
@@ -171,7 +172,7 @@ void Engine::Impl::run_scheduled() {
   ++counters.num_steps;
 }
 
-void Engine::Impl::run_model() {
+void Engine::Impl::run_model(std::span<const int64_t> dp_rows) {
   rows.clear();
   failed.assign(scheduled.size(), 0);
   int64_t num_logit_rows = 0;
@@ -187,8 +188,10 @@ void Engine::Impl::run_model() {
   const auto step_logits = logits.as<float>().first(static_cast<size_t>(num_logit_rows * vocab_size));
   model_error.clear();
   try {
-    model->forward({rows}, kv, {step_logits, failed});
+    model->forward({rows, dp_rows}, kv, {step_logits, failed});
     return;
+  } catch (const PeerLost&) {
+    throw;  // no step is possible any more: the owner's business
   } catch (const std::exception& e) {
     model_error = fmt::format("The model failed in this step ({}), so the answer ends here; send the request again", e.what());
   } catch (...) {
@@ -392,8 +395,7 @@ int64_t Engine::schedule() {
   return num_rows;
 }
 
-void Engine::run_scheduled() { impl_->run_scheduled(); }
-
+void Engine::run_scheduled(std::span<const int64_t> dp_rows) { impl_->run_scheduled(dp_rows); }
 
 EngineStats Engine::stats() const {
   EngineStats stats = impl_->counters;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -56,9 +57,10 @@ class Engine {
   // What the model throws ends the step's sequences with kError; the engine goes on.
   int64_t step();
   // The halves of step(), for an owner that acts in between: schedule() decides who runs and returns the number of rows;
-  // if there are any, run_scheduled() must follow before anything is added or cancelled.
+  // if there are any, run_scheduled() must follow before anything is added or cancelled. dp_rows: rows of every
+  // data-parallel rank, where there are several; then a rank without rows takes part too.
   int64_t schedule();
-  void run_scheduled();
+  void run_scheduled(std::span<const int64_t> dp_rows = {});
   EngineStats stats() const;
   // The options in force: limits lowered to what the model was built for.
   const EngineOptions& options() const;

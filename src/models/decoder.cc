@@ -143,6 +143,17 @@ void Decoder::forward(const StepInput& input, KvStore& kv, const StepOutput& out
   run(input, kv, &output);
 }
 
+// A rank that cannot finish a step must not leave the others waiting for it.
+void Decoder::run(const StepInput& input, KvStore& kv, const StepOutput* output) {
+  if (!options_.groups) return run_rows(input, kv, output);
+  try {
+    run_rows(input, kv, output);
+  } catch (const std::exception& e) {
+    options_.groups->abort(e.what());
+    throw;
+  }
+}
+
 void Decoder::stop_followers() {
   if (options_.groups && options_.groups->attn_tp) send_to_followers(ranks_->message.write_stop());
 }
@@ -172,7 +183,7 @@ bool Decoder::follow(KvStore& kv) {
   return goes_on;
 }
 
-void Decoder::run(const StepInput& input, KvStore& kv, const StepOutput* output) {
+void Decoder::run_rows(const StepInput& input, KvStore& kv, const StepOutput* output) {
   const int64_t rows = lay_out_rows(input);
   if (output) std::fill(output->sequence_failed.begin(), output->sequence_failed.end(), uint8_t{0});
   if (sum(ranks_->dp_rows) == 0) return;

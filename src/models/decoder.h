@@ -74,6 +74,7 @@ class Decoder final : public Model {
   void make_workspace(const Shard& shard);
   void send_to_followers(std::span<const std::byte> message);
   void run(const StepInput& input, KvStore& kv, const StepOutput* output);
+  void run_rows(const StepInput& input, KvStore& kv, const StepOutput* output);
   int64_t lay_out_rows(const StepInput& input);
   void share_rows(const StepInput& input, int64_t rows);
   void embed(const StepInput& input);

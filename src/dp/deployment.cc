@@ -1,0 +1,130 @@
+#include "dp/deployment.h"
+
+#include <exception>
+#include <mutex>
+
+#include "base/error.h"
+#include "comm/inproc/inproc_world.h"
+#include "dp/group_step_sync.h"
+#include "weights/weight_source.h"
+
+namespace cadre {
+
+struct Deployment::Rank {
+  std::unique_ptr<CommWorld> comm;
+  std::unique_ptr<RankGroups> groups;  // null for one rank
+  std::unique_ptr<Decoder> decoder;    // moves into the engine where the rank leads
+  std::unique_ptr<KvStore> kv;         // of a follower
+};
+
+// What the loading threads share.
+struct Deployment::Loading {
+  std::mutex mutex;
+  int64_t done = 0;
+  std::exception_ptr failure;  // the first
+};
+
+namespace {
+
+// The leader's decoder, which lets its followers go when it goes itself.
+class LeadingModel final : public Model {
+ public:
+  explicit LeadingModel(std::unique_ptr<Decoder> decoder) : decoder_(std::move(decoder)) {}
+  ~LeadingModel() override {
+    try {
+      decoder_->stop_followers();
+    } catch (const PeerLost&) {
+      // They have been told already.
+    }
+  }
+  int64_t vocab_size() const override { return decoder_->vocab_size(); }
+  int64_t max_position() const override { return decoder_->max_position(); }
+  int64_t max_batched_tokens() const override { return decoder_->max_batched_tokens(); }
+  KvLayout kv_layout() const override { return decoder_->kv_layout(); }
+  void forward(const StepInput& input, KvStore& kv, const StepOutput& output) override { decoder_->forward(input, kv, output); }
+
+ private:
+  std::unique_ptr<Decoder> decoder_;
+};
+
+}  // namespace
+
+Deployment::Deployment(DeploymentOptions options, std::shared_ptr<const Tokenizer> tokenizer, const Clock& clock) : options_(std::move(options)) {
+  const int world = options_.layout.world;
+  for (int r = 0; r < world; ++r) ranks_.push_back(std::make_unique<Rank>());
+  Loading loading;
+  if (world == 1) {
+    load(0, loading);
+  } else {
+    auto worlds = make_inproc_worlds(world);
+    std::vector<std::thread> threads;
+    for (int r = 0; r < world; ++r) ranks_[static_cast<size_t>(r)]->comm = std::move(worlds[static_cast<size_t>(r)]);
+    for (int r = 0; r < world; ++r) threads.emplace_back([this, r, &loading] { load(r, loading); });
+    for (std::thread& thread : threads) thread.join();
+  }
+  if (loading.failure) std::rethrow_exception(loading.failure);
+  try {
+    start(std::move(tokenizer), clock);
+  } catch (...) {
+    for (const auto& rank : ranks_)
+      if (rank->groups) rank->groups->abort("could not start");
+    for (std::thread& thread : followers_) thread.join();
+    throw;
+  }
+}
+
+void Deployment::load(int world_rank, Loading& loading) {
+  Rank& rank = *ranks_[static_cast<size_t>(world_rank)];
+  try {
+    DecoderOptions decoder = options_.decoder;
+    if (rank.comm) {
+      rank.groups = std::make_unique<RankGroups>(*rank.comm, options_.layout, options_.config.num_layers);
+      rank.groups->set_timeout_us(options_.step_timeout_us);
+      decoder.groups = rank.groups.get();
+    }
+    const auto source = options_.open_weights();
+    rank.decoder = std::make_unique<Decoder>(options_.config, *source, decoder, [&](int64_t, int64_t total) {
+      const std::lock_guard lock(loading.mutex);
+      if (loading.failure) throw Error(ErrorKind::kUnavailable, "another rank failed to load");
+      if (options_.progress) options_.progress(++loading.done, total * options_.layout.world);
+    });
+  } catch (...) {
+    const std::lock_guard lock(loading.mutex);
+    if (!loading.failure) loading.failure = std::current_exception();
+  }
+}
+
+void Deployment::start(std::shared_ptr<const Tokenizer> tokenizer, const Clock& clock) {
+  std::vector<std::unique_ptr<Engine>> engines;
+  std::vector<std::unique_ptr<StepSync>> syncs;
+  for (int r = 0; r < options_.layout.world; ++r) {
+    Rank& rank = *ranks_[static_cast<size_t>(r)];
+    if (options_.layout.coords(r).attn_tp != 0) {
+      rank.kv = std::make_unique<KvStore>(rank.decoder->kv_layout(), options_.engine.num_kv_blocks);
+      followers_.emplace_back([&rank] {
+        try {
+          while (rank.decoder->follow(*rank.kv)) {
+          }
+        } catch (const std::exception& e) {
+          rank.groups->abort(e.what());
+        }
+      });
+      continue;
+    }
+    engines.push_back(std::make_unique<Engine>(std::make_unique<LeadingModel>(std::move(rank.decoder)), tokenizer, options_.engine, clock));
+    if (options_.layout.attn_dp > 1) syncs.push_back(std::make_unique<GroupStepSync>(*rank.groups));
+  }
+  controller_ = std::make_unique<Controller>(std::move(engines), options_.controller, std::move(syncs));
+}
+
+Deployment::~Deployment() {
+  controller_.reset();
+  for (std::thread& thread : followers_) thread.join();
+}
+
+const TrafficCounters* Deployment::counters(int world_rank) const {
+  const auto& groups = ranks_[static_cast<size_t>(world_rank)]->groups;
+  return groups ? &groups->counters : nullptr;
+}
+
+}  // namespace cadre

@@ -1,0 +1,171 @@
+// Whole deployments: requests through the controller over any layout and either sync protocol are answered as by one rank,
+// log-probabilities included, whatever arrives when and whoever idles; and ranks end, pause and fail together.
+#include "dp/deployment.h"
+
+#include <gtest/gtest.h>
+
+#include <latch>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "config/model_config.h"
+#include "tests/support/answers.h"
+#include "tests/testing.h"
+#include "tokenizer/byte_tokenizer.h"
+#include "weights/weight_source.h"
+
+namespace cadre {
+namespace {
+
+using testing::Answer;
+
+Layout layout(int dp, int attn_tp, int ep, ExchangeKind exchange = ExchangeKind::kAuto) {
+  Layout l;
+  l.attn_dp = dp, l.attn_tp = attn_tp, l.world = dp * attn_tp;
+  l.ep = ep, l.moe_tp = l.world / ep, l.dense_tp = attn_tp;
+  l.exchange = ep > 1 ? exchange : ExchangeKind::kNone;
+  return l;
+}
+
+struct Setup {
+  std::string model;
+  Layout layout;
+  DpSync sync = DpSync::kLockstep;
+  EngineOptions engine{.max_num_seqs = 8, .max_num_batched_tokens = 48, .num_kv_blocks = 64, .seed = 5};
+};
+
+std::unique_ptr<Deployment> deploy(const Setup& setup) {
+  static const SteadyClock clock;
+  const auto dir = testing::source_dir() / "tests" / "reference" / setup.model;
+  DeploymentOptions options{.config = load_model_config(dir), .layout = setup.layout, .open_weights = [dir] { return open_checkpoint(dir); },
+                            .decoder = {.max_batched_tokens = setup.engine.max_num_batched_tokens, .compute_mode = ComputeMode::kFast}, .engine = setup.engine};
+  options.controller.sync = setup.sync;
+  return std::make_unique<Deployment>(std::move(options), std::make_shared<ByteTokenizer>(), clock);
+}
+
+std::vector<GenerationRequest> requests(uint64_t seed, int64_t vocab) {
+  Rng rng(seed, 3);
+  std::vector<GenerationRequest> out;
+  for (int i = 0; i < 10; ++i) {
+    GenerationRequest r;
+    for (uint32_t n = 1 + rng.below(i % 3 == 0 ? 90 : 12); n > 0; --n) r.prompt.push_back(static_cast<int32_t>(rng.below(static_cast<uint32_t>(vocab))));
+    r.sampling = {.temperature = i % 2 ? 0.0 : 1.0, .seed = 100 + i, .max_tokens = 1 + rng.below(14), .ignore_eos = true, .num_logprobs = 3};
+    r.n = i == 4 ? 2 : 1;
+    out.push_back(r);
+  }
+  return out;
+}
+
+using Answers = std::vector<std::shared_ptr<std::vector<Answer>>>;
+
+// Submits half, and the rest when the first answers come, so that ranks run dry and fill again.
+Answers ask(Controller& controller, const std::vector<GenerationRequest>& all) {
+  Answers out;
+  std::latch first(1);
+  std::atomic<bool> has_come{false};
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (i == all.size() / 2) first.wait();
+    out.push_back(std::make_shared<std::vector<Answer>>(static_cast<size_t>(all[i].n)));
+    controller.submit(all[i], [&, sink = testing::collector(out.back())](Delta&& delta) {
+      sink(std::move(delta));
+      if (!has_come.exchange(true)) first.count_down();
+    });
+  }
+  EXPECT_TRUE(controller.wait_until_idle(120'000));
+  return out;
+}
+
+TEST(Deployment, AnyLayoutAndSyncAnswersAsOneRank) {
+  SCOPED_TRACE(testing::seed());
+  for (const std::string model : {"deepseek_v3", "qwen3_moe", "gpt_oss", "llama"}) {
+    const auto one = deploy({model, Layout{}});
+    const auto asked = requests(testing::seed(), one->controller().engine(0).vocab_size());
+    const Answers expected = ask(one->controller(), asked);
+    for (const Layout& l : {layout(2, 1, 2, ExchangeKind::kAllToAll), layout(4, 1, 4), layout(3, 1, 3, ExchangeKind::kAllGatherReduceScatter), layout(2, 2, 4), layout(1, 2, 1), layout(2, 1, 1)}) {
+      if (model == "llama" && l.ep > 1) continue;
+      for (const DpSync sync : {DpSync::kLockstep, DpSync::kWaves}) {
+        if (l.attn_dp == 1 && sync == DpSync::kWaves) continue;
+        SCOPED_TRACE(fmt::format("{} dp {} tp {} ep {} {}", model, l.attn_dp, l.attn_tp, l.ep, sync == DpSync::kWaves ? "waves" : "lockstep"));
+        const auto deployment = deploy({model, l, sync});
+        const Answers got = ask(deployment->controller(), asked);
+        const bool is_exact = l.attn_tp == 1 && (l.moe_tp == 1 || model == "llama") && l.dense_tp == 1;
+        for (size_t i = 0; i < asked.size(); ++i)
+          for (size_t c = 0; c < got[i]->size(); ++c) {
+            const Answer &a = (*got[i])[c], &b = (*expected[i])[c];
+            ASSERT_TRUE(a.finish == FinishReason::kLength) << a.error;
+            if (is_exact) {
+              ASSERT_TRUE(testing::same_tokens(a.tokens, b.tokens)) << "request " << i;
+            }
+            // Elsewhere sums are split: as long as each choice was decided, tokens are the same.
+            for (size_t t = 0; t < a.tokens.size() && asked[i].sampling.temperature == 0; ++t) {
+              const auto& top = b.tokens[t].top;
+              if (top[0].logprob - top[1].logprob <= 1e-3f) break;
+              ASSERT_EQ(a.tokens[t].token, b.tokens[t].token) << "request " << i << " token " << t;
+            }
+          }
+      }
+    }
+  }
+}
+
+TEST(Deployment, CancellationsAndPausesLeaveNothingBehind) {
+  for (const DpSync sync : {DpSync::kLockstep, DpSync::kWaves}) {
+    const auto deployment = deploy({"mixtral", layout(3, 1, 3), sync});
+    Controller& controller = deployment->controller();
+    Rng rng(testing::seed(), 9);
+    for (int round = 0; round < 30; ++round) {
+      std::vector<RequestHandle> handles;
+      Answers answers;
+      for (uint32_t n = rng.below(6); n > 0; --n) {
+        GenerationRequest r{.prompt = std::vector<int32_t>(1 + rng.below(40), 7), .sampling = {.max_tokens = 20, .ignore_eos = true}};
+        answers.push_back(std::make_shared<std::vector<Answer>>(1));
+        handles.push_back(controller.submit(r, testing::collector(answers.back())));
+      }
+      for (const RequestHandle h : handles)
+        if (rng.below(2)) controller.cancel(h);
+      if (rng.below(3) == 0) controller.cancel(12345);
+      ASSERT_TRUE(controller.wait_until_idle(60'000));
+      for (const auto& a : answers) EXPECT_TRUE((*a)[0].finish.has_value());
+    }
+    for (int r = 0; r < 3; ++r) EXPECT_EQ(controller.stats(r).num_free_blocks, controller.stats(r).num_blocks);
+    EXPECT_TRUE(controller.is_healthy());
+  }
+}
+
+TEST(Deployment, EndsWhileItRuns) {
+  for (const Layout& l : {layout(2, 1, 2), layout(2, 2, 4), layout(1, 2, 2)}) {
+    auto deployment = deploy({"deepseek_v2_lite", l});
+    std::latch first(1);
+    std::atomic<bool> has_come{false};
+    std::atomic<int> num_finished{0};
+    for (int i = 0; i < 5; ++i)
+      deployment->controller().submit({.prompt = {1, 2, 3}, .sampling = {.max_tokens = 900, .ignore_eos = true}}, [&](Delta&& delta) {
+        if (delta.finish) ++num_finished;
+        if (!has_come.exchange(true)) first.count_down();
+      });
+    first.wait();
+    deployment.reset();
+    EXPECT_EQ(num_finished, 5);
+  }
+}
+
+TEST(Deployment, ARankThatCannotLoadEndsAllWithItsReason) {
+  static const SteadyClock clock;
+  const auto dir = testing::source_dir() / "tests" / "reference" / "mixtral";
+  std::atomic<int> opened{0};
+  DeploymentOptions options{.config = load_model_config(dir), .layout = layout(3, 1, 3),
+                            .open_weights = [&]() -> std::unique_ptr<WeightSource> {
+                              if (opened++ == 1) throw invalid_input("the disk is gone");
+                              return open_checkpoint(dir);
+                            },
+                            .decoder = {.max_batched_tokens = 64}, .engine = {.num_kv_blocks = 16}};
+  try {
+    Deployment deployment(std::move(options), std::make_shared<ByteTokenizer>(), clock);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(), "the disk is gone");
+  }
+}
+
+}  // namespace
+}  // namespace cadre
