@@ -4,6 +4,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cadre=build/release/cadre
+# Four ranks: data-parallel attention, expert parallelism.
+layout=(--tp-size 4 --dp-size 4 --enable-dp-attention --ep-size 4)
 if [ "${1:-}" != --ask ]; then
   port=${CADRE_PORT:-8000}
   cat <<TXT
@@ -24,11 +26,11 @@ Try, from another terminal:
   $cadre ask http://127.0.0.1:$port "What is a violin?"
 
 TXT
-  exec "$cadre" serve models/demo --served-model-name demo --port "$port" "$@"
+  exec "$cadre" serve models/demo --served-model-name demo --port "$port" "${layout[@]}" "$@"
 fi
 [ $# -ge 2 ] || { echo "./run demo --ask: expected a question after it, found none" >&2; exit 2; }
 log=$(mktemp)
-"$cadre" serve models/demo --served-model-name demo --port 0 >"$log" 2>&1 &
+"$cadre" serve models/demo --served-model-name demo --port 0 "${layout[@]}" >"$log" 2>&1 &
 server=$!
 trap 'kill "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true; rm -f "$log"' EXIT
 for _ in $(seq 300); do

@@ -64,16 +64,17 @@ std::filesystem::path model_dir(const EngineFlags& flags) {
 
 DType kv_dtype_of(const std::string& name) { return name == "bfloat16" ? DType::kBF16 : DType::kF32; }
 
-int64_t choose_kv_blocks(const EngineFlags& flags, const ModelConfig& config, DType kv_dtype, int64_t max_model_len) {
-  const int64_t block_bytes = kv_bytes_per_token(config, kv_dtype) * kKvBlockTokens;
+// Blocks of each rank. Memory is given, or found, for all ranks of this machine together.
+int64_t choose_kv_blocks(const EngineFlags& flags, int64_t token_bytes, int num_ranks, int64_t max_model_len) {
+  const int64_t block_bytes = token_bytes * kKvBlockTokens;
   const int64_t most = flags.max_num_seqs * ((max_model_len + kKvBlockTokens - 1) / kKvBlockTokens);
   if (flags.num_kv_blocks > 0) return flags.num_kv_blocks;
   const int64_t budget = flags.kv_cache_memory.empty() ? static_cast<int64_t>(kKvShareOfFreeMemory * static_cast<double>(available_memory_bytes()))
                                                        : parse_bytes(flags.kv_cache_memory, "--kv-cache-memory");
-  const int64_t blocks = std::min(most, budget / block_bytes);
+  const int64_t blocks = std::min(most, budget / num_ranks / block_bytes);
   if (blocks < 1)
-    throw invalid_input("expected room for at least one KV block of {}, found {}; give more with --kv-cache-memory", bytes_text(static_cast<uint64_t>(block_bytes)),
-                        bytes_text(static_cast<uint64_t>(std::max<int64_t>(budget, 0))));
+    throw invalid_input("expected room for at least one KV block of {} on each of {} ranks, found {} in all; give more with --kv-cache-memory",
+                        bytes_text(static_cast<uint64_t>(block_bytes)), num_ranks, bytes_text(static_cast<uint64_t>(std::max<int64_t>(budget, 0))));
   return blocks;
 }
 
@@ -92,8 +93,8 @@ void add_run_flags(CLI::App& command, EngineFlags& f) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))->capture_default_str();
   command.add_option("--max-model-len", f.max_model_len, "Prompt and answer together, at most; the model's context unless told")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
-  auto* memory = command.add_option("--kv-cache-memory", f.kv_cache_memory, "Memory for the KV cache, such as 2GiB; 40 % of what is free unless told");
-  command.add_option("--num-kv-blocks", f.num_kv_blocks, "The same in blocks of 16 tokens")->check(CLI::Range(int64_t{1}, int64_t{1} << 31))->excludes(memory);
+  auto* memory = command.add_option("--kv-cache-memory", f.kv_cache_memory, "Memory for the KV cache of all ranks here, such as 2GiB; 40 % of what is free unless told");
+  command.add_option("--num-kv-blocks", f.num_kv_blocks, "The same as blocks of 16 tokens on each rank")->check(CLI::Range(int64_t{1}, int64_t{1} << 31))->excludes(memory);
   command.add_option("--kv-cache-dtype", f.kv_cache_dtype, "auto (float32 on CPUs), float32 or bfloat16")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16"}))->capture_default_str();
   command.add_option("--compute-mode", f.compute_mode,
@@ -103,6 +104,10 @@ void add_run_flags(CLI::App& command, EngineFlags& f) {
   command.add_option("--threads", f.threads, "Threads that compute; one a core unless told")->check(CLI::Range(1, 1024));
   command.add_option("--seed", f.seed, "Makes unseeded sampling repeatable, and names the dummy weights")->check(CLI::NonNegativeNumber);
   add_layout_flags(command, f.layout);
+  command.add_option("--dp-sync", f.dp_sync, "How data-parallel ranks step together: lockstep (agree before each step) or waves (as vLLM: pauses weighed every 32 turns)")
+      ->check(CLI::IsMember({"lockstep", "waves"}))->capture_default_str();
+  command.add_option("--step-timeout", f.step_timeout_s, "Seconds a rank waits for another one within a step before it counts as lost")
+      ->check(CLI::Range(int64_t{1}, int64_t{86400}))->capture_default_str();
 }
 
 int explain_layout(const EngineFlags& flags) {
@@ -112,12 +117,15 @@ int explain_layout(const EngineFlags& flags) {
   return kExitOk;
 }
 
-DecoderOptions decoder_options(const EngineFlags& flags) {
+DecoderOptions decoder_options(const EngineFlags& flags, const ResolvedLayout& resolved) {
   DecoderOptions out;
   out.max_batched_tokens = flags.max_num_batched_tokens;
   out.kv_dtype = kv_dtype_of(flags.kv_cache_dtype);
-  out.num_threads = flags.threads > 0 ? flags.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  // Ranks share the machine: each gets its part of the threads.
+  const int threads = flags.threads > 0 ? flags.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  out.num_threads = std::max(1, threads / resolved.layout.world);
   out.compute_mode = flags.compute_mode == "fast" ? ComputeMode::kFast : ComputeMode::kReference;
+  out.fp8_dispatch = resolved.is_fp8_dispatch;
   return out;
 }
 
@@ -126,22 +134,8 @@ std::unique_ptr<WeightSource> open_weights(const EngineFlags& flags) {
   return make_dummy_weights(load_model_config(flags.model), flags.seed < 0 ? 0 : static_cast<uint64_t>(flags.seed));
 }
 
-LoadedModel load_model(const EngineFlags& flags, const Progress& progress) {
+LoadedModel load_model(const EngineFlags& flags, const ControllerOptions& controller, const Clock& clock, const Progress& progress) {
   LoadedModel out;
-  out.config = load_model_config(flags.model);
-  out.kv_dtype = kv_dtype_of(flags.kv_cache_dtype);
-  layout_to_run(flags.layout, out.config, out.kv_dtype);
-  const DecoderOptions options = decoder_options(flags);
-  out.threads = options.num_threads;
-  const auto source = open_weights(flags);
-  check_tensors(*source, out.config);
-  out.weight_bytes = source->total_bytes();
-  out.decoder = std::make_unique<Decoder>(out.config, *source, options, [&](int64_t done, int64_t total) { if (progress) progress("loading layers", done, total); });
-  return out;
-}
-
-LoadedEngine load_engine(const EngineFlags& flags, const Clock& clock, const Progress& progress) {
-  LoadedEngine out;
   const bool is_dummy = flags.load_format == "dummy";
   out.config = load_model_config(flags.model);
   if (flags.max_model_len > out.config.max_position)
@@ -150,23 +144,36 @@ LoadedEngine load_engine(const EngineFlags& flags, const Clock& clock, const Pro
   if (flags.max_num_batched_tokens < flags.max_num_seqs)
     throw invalid_input("--max-num-batched-tokens: expected at least --max-num-seqs ({}), found {}; raise it, so that every sequence can step", flags.max_num_seqs,
                         flags.max_num_batched_tokens);
+  const ResolvedLayout resolved = layout_to_run(flags.layout, out.config, kv_dtype_of(flags.kv_cache_dtype));
+  const Layout& layout = resolved.layout;
   out.tokenizer = tokenizer_of(model_dir(flags), is_dummy);
   if (!is_dummy && out.tokenizer->vocab_size() > out.config.vocab_size)
     throw invalid_input("{}: expected a tokenizer of at most the model's {} ids, found {}; the files do not belong together", flags.model, out.config.vocab_size,
                         out.tokenizer->vocab_size());
   out.defaults = load_defaults(model_dir(flags));
-  LoadedModel model = load_model(flags, progress);
-  out.threads = model.threads;
-  EngineOptions options{.max_num_seqs = flags.max_num_seqs, .max_num_batched_tokens = flags.max_num_batched_tokens,
-                        .num_kv_blocks = choose_kv_blocks(flags, out.config, model.kv_dtype, max_model_len), .max_model_len = max_model_len, .eos_ids = out.config.eos_ids};
-  if (options.eos_ids.empty() && out.tokenizer->eos_id()) options.eos_ids.push_back(*out.tokenizer->eos_id());
-  if (flags.seed >= 0) options.seed = static_cast<uint64_t>(flags.seed);
-  const int64_t token_bytes = kv_bytes_per_token(out.config, model.kv_dtype);
-  const int64_t num_tokens = kKvBlockTokens * options.num_kv_blocks;
-  out.budget = fmt::format("{} weights, {} KV cache for {} tokens ({} bytes each), context {}, {} threads", bytes_text(model.weight_bytes),
-                           bytes_text(static_cast<uint64_t>(token_bytes * num_tokens)), with_commas(static_cast<uint64_t>(num_tokens)),
-                           with_commas(static_cast<uint64_t>(token_bytes)), with_commas(static_cast<uint64_t>(max_model_len)), out.threads);
-  out.engine = std::make_unique<Engine>(std::move(model.decoder), out.tokenizer, options, clock);
+  const uint64_t weight_bytes = [&] {
+    const auto source = open_weights(flags);
+    check_tensors(*source, out.config);
+    return source->total_bytes();
+  }();
+  DeploymentOptions options{.config = out.config, .layout = layout, .open_weights = [flags] { return open_weights(flags); }, .decoder = decoder_options(flags, resolved)};
+  const Part heads{0, layout.attn_tp};
+  const int64_t token_bytes = kv_bytes_per_token(out.config, heads, options.decoder.kv_dtype);
+  options.engine = {.max_num_seqs = flags.max_num_seqs, .max_num_batched_tokens = flags.max_num_batched_tokens,
+                    .num_kv_blocks = choose_kv_blocks(flags, token_bytes, layout.world, max_model_len), .max_model_len = max_model_len, .eos_ids = out.config.eos_ids};
+  if (options.engine.eos_ids.empty() && out.tokenizer->eos_id()) options.engine.eos_ids.push_back(*out.tokenizer->eos_id());
+  if (flags.seed >= 0) options.engine.seed = static_cast<uint64_t>(flags.seed);
+  options.controller = controller;
+  options.controller.sync = flags.dp_sync == "waves" ? DpSync::kWaves : DpSync::kLockstep;
+  options.step_timeout_us = flags.step_timeout_s * 1'000'000;
+  options.progress = [&](int64_t done, int64_t total) { if (progress) progress("loading layers", done, total); };
+  const int64_t num_tokens = kKvBlockTokens * options.engine.num_kv_blocks;
+  out.budget.push_back(fmt::format("{} weights in all, {} {} of {} threads, context {}", bytes_text(weight_bytes), layout.world, layout.world == 1 ? "rank" : "ranks",
+                                   options.decoder.num_threads, with_commas(static_cast<uint64_t>(max_model_len))));
+  out.budget.push_back(fmt::format("KV cache: {} tokens a rank ({}, {} bytes a token), {} distinct tokens in the cluster", with_commas(static_cast<uint64_t>(num_tokens)),
+                                   bytes_text(static_cast<uint64_t>(token_bytes * num_tokens)), with_commas(static_cast<uint64_t>(token_bytes)),
+                                   with_commas(static_cast<uint64_t>(num_tokens * layout.attn_dp))));
+  out.deployment = std::make_unique<Deployment>(std::move(options), out.tokenizer, clock);
   return out;
 }
 

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "cli/layout_flags.h"
 #include "config/model_config.h"
+#include "dp/deployment.h"
 #include "engine/engine.h"
 #include "models/decoder.h"
 #include "server/api_request.h"
@@ -21,6 +22,8 @@ struct EngineFlags {
   int64_t max_num_seqs = 64, max_num_batched_tokens = 512, max_model_len = 0, num_kv_blocks = 0;
   int threads = 0;
   int64_t seed = -1;
+  int64_t step_timeout_s = 60;
+  std::string dp_sync = "lockstep";
   LayoutFlags layout;
 };
 
@@ -30,35 +33,24 @@ void add_run_flags(CLI::App& command, EngineFlags& flags);     // the rest: how 
 // Called with what is being done and how far it is; may throw to give up.
 using Progress = std::function<void(const char* what, int64_t done, int64_t total)>;
 
-struct LoadedEngine {
-  ModelConfig config;
-  std::shared_ptr<const Tokenizer> tokenizer;
-  SamplingDefaults defaults;  // of generation_config.json
-  std::unique_ptr<Engine> engine;
-  std::string budget;         // one line: weights, KV cache, tokens it holds
-  int threads = 1;
-};
-
-// A model without an engine around it.
 struct LoadedModel {
   ModelConfig config;
-  std::unique_ptr<Decoder> decoder;
-  uint64_t weight_bytes = 0;  // as stored
-  DType kv_dtype = DType::kF32;
-  int threads = 1;
+  std::shared_ptr<const Tokenizer> tokenizer;
+  SamplingDefaults defaults;               // of generation_config.json
+  std::unique_ptr<Deployment> deployment;  // the model on all its ranks
+  std::vector<std::string> budget;         // lines: layout, weights and KV cache of a rank, tokens in all
 };
 
 // --explain: prints the layout that the flags come to. Returns the exit code.
 int explain_layout(const EngineFlags& flags);
 
-// What the flags say of how a rank computes.
-DecoderOptions decoder_options(const EngineFlags& flags);
+// What the flags say of how one rank computes.
+DecoderOptions decoder_options(const EngineFlags& flags, const ResolvedLayout& resolved);
 // The checkpoint, or dummy weights of its configuration.
 std::unique_ptr<WeightSource> open_weights(const EngineFlags& flags);
 
-// Both check flags and files, then load. Throw Error.
-LoadedModel load_model(const EngineFlags& flags, const Progress& progress);
-LoadedEngine load_engine(const EngineFlags& flags, const Clock& clock, const Progress& progress);
+// Checks flags and files, then loads every rank. Throws Error.
+LoadedModel load_model(const EngineFlags& flags, const ControllerOptions& controller, const Clock& clock, const Progress& progress);
 
 // Renders chat messages with the model's template; empty when it has none. The result keeps the tokenizer alive.
 std::function<std::string(const json::object&)> chat_renderer(std::shared_ptr<const Tokenizer> tokenizer);

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iostream>
 #include <memory>
+#include <mutex>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -29,7 +30,6 @@ struct GenerateFlags {
 struct Answer {
   std::string prompt, text, finish, error;
   int64_t num_prompt_tokens = 0, num_completion_tokens = 0;
-  bool is_done = false;
 };
 
 // One prompt a line, or JSON lines with "prompt". "-" is standard input.
@@ -72,7 +72,7 @@ SamplingParams sampling_of(const GenerateFlags& f, const SamplingDefaults& d) {
   return s;
 }
 
-std::vector<int32_t> prompt_ids(const GenerateFlags& flags, const LoadedEngine& loaded, const std::function<std::string(const json::object&)>& render,
+std::vector<int32_t> prompt_ids(const GenerateFlags& flags, const LoadedModel& loaded, const std::function<std::string(const json::object&)>& render,
                                 const std::string& prompt) {
   if (!flags.chat) return loaded.tokenizer->encode(prompt, true);
   if (!render) throw invalid_input("--chat: expected a model with a chat template, found none in {}; leave --chat out", flags.engine.model);
@@ -111,7 +111,10 @@ int generate(const GenerateFlags& flags) {
   std::vector<std::string> prompts = flags.prompts;
   if (!flags.file.empty()) prompts = read_prompts(flags.file);
   SteadyClock clock;
-  LoadedEngine loaded = load_engine(flags.engine, clock, terminal_progress());
+  // All of them at once: nobody else is served.
+  const ControllerOptions all{.max_queued_requests = INT64_MAX, .max_queued_tokens = INT64_MAX};
+  LoadedModel loaded = load_model(flags.engine, all, clock, terminal_progress());
+  Controller& controller = loaded.deployment->controller();
   const auto render = flags.chat ? chat_renderer(loaded.tokenizer) : nullptr;
   const bool streams = prompts.size() == 1 && !flags.as_json;
   std::vector<Answer> answers(prompts.size());
@@ -119,12 +122,15 @@ int generate(const GenerateFlags& flags) {
   std::vector<GenerationRequest> requests;
   for (size_t i = 0; i < prompts.size(); ++i) {
     requests.push_back({.request_id = fmt::format("prompt {}", i), .prompt = prompt_ids(flags, loaded, render, prompts[i]), .sampling = sampling_of(flags, loaded.defaults)});
-    loaded.engine->validate(requests.back());
+    controller.engine(0).validate(requests.back());
     answers[i].prompt = std::move(prompts[i]);
     answers[i].num_prompt_tokens = static_cast<int64_t>(requests[i].prompt.size());
   }
+  const auto start = std::chrono::steady_clock::now();
+  std::mutex mutex;  // guards answers and num_done: ranks deliver on their own threads
   for (size_t i = 0; i < requests.size(); ++i) {
-    loaded.engine->add(i + 1, std::move(requests[i]), [&, i](Delta&& delta) {
+    controller.submit(std::move(requests[i]), [&, i](Delta&& delta) {
+      const std::lock_guard lock(mutex);
       Answer& a = answers[i];
       a.text += delta.text;
       a.num_completion_tokens = delta.num_completion_tokens;
@@ -132,16 +138,15 @@ int generate(const GenerateFlags& flags) {
       if (!delta.finish) return;
       a.finish = finish_text(*delta.finish);
       a.error = delta.error;
-      a.is_done = true;
       ++num_done;
     });
   }
   const Progress bar = streams ? Progress{} : terminal_progress();
-  const auto start = std::chrono::steady_clock::now();
-  while (loaded.engine->has_work()) {
-    loaded.engine->step();
-    if (bar) bar("generating", num_done, static_cast<int64_t>(answers.size()));
+  while (!controller.wait_until_idle(bar ? 100 : 1'000'000'000)) {
+    const std::lock_guard lock(mutex);
+    bar("generating", num_done, static_cast<int64_t>(answers.size()));
   }
+  if (bar) bar("generating", num_done, static_cast<int64_t>(answers.size()));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   int64_t num_prompt = 0, num_completion = 0;
   bool has_failed = false;

@@ -58,8 +58,6 @@ std::vector<std::string> spell_out_layout_flags(int argc, const char* const* arg
 ResolvedLayout layout_to_run(const LayoutFlags& flags, const ModelConfig& config, DType kv_dtype) {
   ResolvedLayout resolved = resolve_layout(flags.options, config, kv_dtype);
   refuse_unrunnable(resolved);
-  if (resolved.layout.world > 1)
-    throw unsupported("expected flags that come to one rank, found {} ranks; several cannot run yet, add --explain to see their layout", resolved.layout.world);
   for (const std::string& note : resolved.notes) std::fprintf(stderr, "cadre: %s\n", note.c_str());
   return resolved;
 }

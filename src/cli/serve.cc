@@ -55,14 +55,14 @@ class StopSignals {
 
 struct Interrupted {};
 
-std::shared_ptr<const ServedModel> served_model(const ServeFlags& flags, const LoadedEngine& loaded) {
+std::shared_ptr<const ServedModel> served_model(const ServeFlags& flags, const LoadedModel& loaded) {
   auto model = std::make_shared<ServedModel>();
   model->names = flags.names.empty() ? std::vector<std::string>{flags.engine.model} : flags.names;
   model->tokenizer = loaded.tokenizer;
   model->render_chat = chat_renderer(loaded.tokenizer);
   model->chat_template = loaded.tokenizer->chat_template();
   model->vocab_size = loaded.config.vocab_size;
-  model->max_model_len = loaded.engine->max_model_len();
+  model->max_model_len = loaded.deployment->controller().engine(0).max_model_len();
   model->created_unix_s = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   model->defaults = loaded.defaults;
   return model;
@@ -116,25 +116,22 @@ int serve(const ServeFlags& flags) {
   const auto started = std::chrono::steady_clock::now();
   spdlog::info("cadre {}: loading {}", kVersion, flags.engine.model);
   const Progress bar = terminal_progress();
-  std::unique_ptr<Controller> controller;
+  LoadedModel loaded;
   try {
-    LoadedEngine loaded = load_engine(flags.engine, clock, [&](const char* what, int64_t done, int64_t total) {
+    loaded = load_model(flags.engine, flags.controller, clock, [&](const char* what, int64_t done, int64_t total) {
       if (bar) bar(what, done, total);
       if (signals.wait(0)) throw Interrupted{};
     });
-    spdlog::info("{}", loaded.budget);
+    for (const std::string& line : loaded.budget) spdlog::info("{}", line);
     const auto model = served_model(flags, loaded);
-    std::vector<std::unique_ptr<Engine>> engines;
-    engines.push_back(std::move(loaded.engine));
-    controller = std::make_unique<Controller>(std::move(engines), flags.controller);
-    service.set_ready(model, *controller);
+    service.set_ready(model, loaded.deployment->controller());
     spdlog::info("ready in {:.1f} s: http://{}:{} serves {}", std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count(), flags.http.host,
                  http.port(), model->names[0]);
   } catch (const Interrupted&) {
     http.stop();
     return kExitFailed;
   }
-  const int code = run_until_stopped(flags, signals, service, *controller, http);
+  const int code = run_until_stopped(flags, signals, service, loaded.deployment->controller(), http);
   http.stop();
   spdlog::info("stopped");
   return code;

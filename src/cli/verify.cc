@@ -45,11 +45,9 @@ int verify_reference(VerifyFlags flags) {
   const ReferenceSet reference(flags.reference);
   const Progress progress = terminal_progress();
   ModelConfig config = load_model_config(flags.reference);
-  const Layout layout = resolve_layout(flags.engine.layout.options, config, decoder_options(flags.engine).kv_dtype).layout;
-  DecoderOptions decoder = decoder_options(flags.engine);
-  if (layout.world > 1) decoder.num_threads = std::max(1, decoder.num_threads / layout.world);
+  const ResolvedLayout resolved = layout_to_run(flags.engine.layout, config, decoder_options(flags.engine, {}).kv_dtype);
   const uint64_t seed = flags.engine.seed >= 0 ? static_cast<uint64_t>(flags.engine.seed) : std::random_device{}();
-  ModelRunner runner({.config = std::move(config), .open_weights = [&] { return open_weights(flags.engine); }, .decoder = decoder, .layout = layout,
+  ModelRunner runner({.config = std::move(config), .open_weights = [&] { return open_weights(flags.engine); }, .decoder = decoder_options(flags.engine, resolved), .layout = resolved.layout,
                       .num_blocks = verify_blocks(reference), .seed = seed});
   const ModelReport report = verify_model(runner, reference, {}, seed, [&](int64_t done, int64_t total) { if (progress) progress("comparing prompts", done, total); });
   return finish(report, {{"reference", flags.reference}, {"seed", seed}}, flags.as_json);
