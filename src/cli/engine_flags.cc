@@ -104,6 +104,8 @@ void add_run_flags(CLI::App& command, EngineFlags& f) {
   command.add_option("--threads", f.threads, "Threads that compute; one a core unless told")->check(CLI::Range(1, 1024));
   command.add_option("--seed", f.seed, "Makes unseeded sampling repeatable, and names the dummy weights")->check(CLI::NonNegativeNumber);
   add_layout_flags(command, f.layout);
+  command.add_option("--moe-backend,--moe-runner-backend", f.moe_backend, "What computes the routed experts: auto, cpu_grouped or cpu_reference (the scalar definition)")
+      ->capture_default_str();
   command.add_option("--dp-sync", f.dp_sync, "How data-parallel ranks step together: lockstep (agree before each step) or waves (as vLLM: pauses weighed every 32 turns)")
       ->check(CLI::IsMember({"lockstep", "waves"}))->capture_default_str();
   command.add_option("--step-timeout", f.step_timeout_s, "Seconds a rank waits for another one within a step before it counts as lost")
@@ -126,6 +128,7 @@ DecoderOptions decoder_options(const EngineFlags& flags, const ResolvedLayout& r
   out.num_threads = std::max(1, threads / resolved.layout.world);
   out.compute_mode = flags.compute_mode == "fast" ? ComputeMode::kFast : ComputeMode::kReference;
   out.fp8_dispatch = resolved.is_fp8_dispatch;
+  out.moe_backend = flags.moe_backend;
   return out;
 }
 
@@ -156,6 +159,9 @@ LoadedModel load_model(const EngineFlags& flags, const ControllerOptions& contro
     check_tensors(*source, out.config);
     return source->total_bytes();
   }();
+  const bool is_moe = out.config.moe.router.num_experts > 0;
+  // Names are checked before gigabytes are read; the format is each layer's own.
+  const ExpertsChoice experts = choose_experts_backend({.exchange = layout.exchange}, flags.moe_backend);
   DeploymentOptions options{.config = out.config, .layout = layout, .open_weights = [flags] { return open_weights(flags); }, .decoder = decoder_options(flags, resolved)};
   const Part heads{0, layout.attn_tp};
   const int64_t token_bytes = kv_bytes_per_token(out.config, heads, options.decoder.kv_dtype);
@@ -173,6 +179,7 @@ LoadedModel load_model(const EngineFlags& flags, const ControllerOptions& contro
   out.budget.push_back(fmt::format("KV cache: {} tokens a rank ({}, {} bytes a token), {} distinct tokens in the cluster", with_commas(static_cast<uint64_t>(num_tokens)),
                                    bytes_text(static_cast<uint64_t>(token_bytes * num_tokens)), with_commas(static_cast<uint64_t>(token_bytes)),
                                    with_commas(static_cast<uint64_t>(num_tokens * layout.attn_dp))));
+  if (is_moe) out.budget.push_back(fmt::format("experts: {} ({}); passed over: {}", experts.backend->name, experts.backend->what, fmt::join(experts.passed_over, "; ")));
   out.deployment = std::make_unique<Deployment>(std::move(options), out.tokenizer, clock);
   return out;
 }

@@ -23,7 +23,7 @@ struct EngineFlags {
   int threads = 0;
   int64_t seed = -1;
   int64_t step_timeout_s = 60;
-  std::string dp_sync = "lockstep";
+  std::string dp_sync = "lockstep", moe_backend = "auto";
   LayoutFlags layout;
 };
 

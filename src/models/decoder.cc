@@ -76,7 +76,10 @@ Decoder::Decoder(ModelConfig config, WeightSource& source, const DecoderOptions&
                           std::move(std::get<GqaWeights>(weights.attention)));
     }();
     auto feed_forward = [&]() -> std::variant<GatedMlp, MoeLayer> {
-      if (auto* moe = std::get_if<MoeWeights>(&weights.feed_forward)) return MoeLayer(config_.moe, shard.placement, std::move(*moe));
+      if (auto* moe = std::get_if<MoeWeights>(&weights.feed_forward)) {
+        moe->experts.set_backend(*choose_experts_backend({moe->experts.layout().gate_up.format, layout.exchange}, options_.moe_backend).backend);
+        return MoeLayer(config_.moe, shard.placement, std::move(*moe));
+      }
       return std::move(std::get<GatedMlp>(weights.feed_forward));
     }();
     layers_.push_back(std::make_unique<Layer>(Layer{std::move(weights.attention_norm), std::move(weights.feed_forward_norm), std::move(attention), std::move(feed_forward)}));

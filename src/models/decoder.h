@@ -39,6 +39,8 @@ struct DecoderOptions {
   bool fp8_dispatch = false;
   // Inputs of routed experts are rounded to FP8, as block-FP8 models with dynamic activation scales compute.
   bool fp8_expert_inputs = false;
+  // How routed experts are computed: "auto" or a name of experts_backends().
+  std::string moe_backend = "auto";
   // Of a layout of several ranks; null: one rank. Outlives the decoder; every rank makes one.
   RankGroups* groups = nullptr;
 };

@@ -8,6 +8,7 @@
 #include <functional>
 #include <thread>
 
+#include "base/error.h"
 #include "base/rng.h"
 #include "comm/inproc/inproc_world.h"
 #include "comm/rank_groups.h"
@@ -201,6 +202,26 @@ TEST(Exchange, AnFp8WireEqualsAFullOneWhenInputsAreRounded) {
     plain.codec.rounds = false;
     EXPECT_NE(run_world(plain, routings()[0], 8), b) << "rounding would change nothing";
   }
+}
+
+TEST(ExpertsBackend, TheTablesCpuEntriesAgreeToTheBitAndNamesAreChecked) {
+  const auto placement = ExpertPlacement::initial(kExperts, 1, PlacementStrategy::kLinear);
+  const World world{.rows = {37}};
+  const Input in = make_input(world, 0, routings()[0], 3);
+  std::vector<std::vector<float>> outs;
+  for (const char* name : {"auto", "cpu_grouped", "cpu_reference"}) {
+    Experts experts(ExpertLayout(WeightFormat::kF32, kHidden, kWidth, false), kExperts, {});
+    for (int32_t e = 0; e < kExperts; ++e) fill_expert(experts, e, e, {0, kWidth});
+    const ExpertsChoice choice = choose_experts_backend({WeightFormat::kF32}, name);
+    EXPECT_EQ(choice.passed_over.size() + 1, experts_backends().size());
+    experts.set_backend(*choice.backend);
+    const auto exchange = make_local_exchange({.hidden = kHidden, .top_k = world.top_k, .num_slots = kExperts, .codec = {.hidden = kHidden}});
+    outs.push_back(run_rounds(*exchange, experts, placement, world, 0, in));
+  }
+  EXPECT_EQ(outs[0], outs[1]);
+  EXPECT_EQ(outs[1], outs[2]);
+  EXPECT_EQ(choose_experts_backend({}, "auto").backend->name, "cpu_grouped");
+  for (const char* bad : {"triton", "", "cuda_grouped"}) EXPECT_THROW(choose_experts_backend({}, bad), Error) << bad;
 }
 
 TEST(RowCodec, KeepsLargestValuesAndZerosAndIsWithinAStep) {

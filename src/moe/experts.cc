@@ -56,7 +56,7 @@ ExpertsWorkspace::ExpertsWorkspace(int64_t pairs, int64_t num_slots, int64_t hid
 }
 
 Experts::Experts(const ExpertLayout& layout, int64_t num_slots, GatedActivation activation)
-    : layout_(layout), num_slots_(num_slots), activation_(activation), memory_(static_cast<size_t>(layout.slot_bytes * num_slots)) {}
+    : layout_(layout), num_slots_(num_slots), activation_(activation), backend_(choose_experts_backend({layout.gate_up.format}, "auto").backend), memory_(static_cast<size_t>(layout.slot_bytes * num_slots)) {}
 
 ExpertView Experts::expert(int64_t s) const {
   const std::byte* base = memory_.data() + s * layout_.slot_bytes;
@@ -90,7 +90,7 @@ void Experts::group_rows(const ExpertPairs& pairs, ExpertsWorkspace& w) const {
   w.first_row[0] = 0;
 }
 
-void Experts::compute(const ExpertPairs& pairs, ExpertsWorkspace& w, ThreadPool& pool) const {
+void Experts::compute_grouped(const ExpertPairs& pairs, ExpertsWorkspace& w, ThreadPool& pool) const {
   CADRE_CHECK(pairs.size() <= w.max_pairs, "{} pairs, room for {}", pairs.size(), w.max_pairs);
   const int64_t hidden = layout_.down.n, width = layout_.gate_up.n;
   group_rows(pairs, w);

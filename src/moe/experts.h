@@ -10,6 +10,7 @@
 #include "config/model_config.h"
 #include "kernels/gemm.h"
 #include "kernels/linear.h"
+#include "moe/experts_backend.h"
 
 namespace cadre {
 
@@ -59,7 +60,7 @@ struct ExpertsWorkspace {
   std::vector<int32_t> active;       // slots with rows
   std::vector<int32_t> source_row;   // [max_pairs] row of x of each row in slot order
   std::vector<int32_t> row_of_pair;  // [max_pairs] where a pair went
-  std::vector<float> h;              // [max_pairs, F]
+  std::vector<float> h, up;          // [max_pairs, F]; up: of the reference only
   std::vector<float> partial;        // [max_pairs, H]
   std::vector<float> per_thread;     // up projections of one panel
 };
@@ -74,13 +75,18 @@ class Experts {
   ExpertView expert(int64_t s) const;
 
   // w.output(p) = expert(slot of p)(row of p), for every pair. At most w.max_pairs pairs.
-  void compute(const ExpertPairs& pairs, ExpertsWorkspace& w, ThreadPool& pool) const;
+  void compute(const ExpertPairs& pairs, ExpertsWorkspace& w, ThreadPool& pool) const { backend_->compute(*this, pairs, w, pool); }
+  void set_backend(const ExpertsBackend& backend) { backend_ = &backend; }
+  // The backend "cpu_grouped".
+  void compute_grouped(const ExpertPairs& pairs, ExpertsWorkspace& w, ThreadPool& pool) const;
+  const GatedActivation& activation() const { return activation_; }
 
  private:
   void group_rows(const ExpertPairs& pairs, ExpertsWorkspace& w) const;
   ExpertLayout layout_;
   int64_t num_slots_;
   GatedActivation activation_;
+  const ExpertsBackend* backend_;
   Buffer memory_;
 };
 
