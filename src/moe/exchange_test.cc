@@ -42,7 +42,8 @@ void fill_expert(Experts& experts, int64_t slot, int32_t expert, Slice width) {
   const float* v_begin = matrices_of(expert).data();
   const auto put = [&](int64_t n, int64_t k, Slice rows, Slice columns, int64_t offset) {
     const std::span<const float> v(std::exchange(v_begin, v_begin + n * k), static_cast<size_t>(n * k));
-    pack({.format = WeightFormat::kF32, .data = reinterpret_cast<const std::byte*>(v.data() + rows.first * k + columns.first), .n = rows.count, .k = columns.count, .stride_n = k}, experts.slot(slot) + offset);
+    pack({.format = WeightFormat::kF32,
+          .data = reinterpret_cast<const std::byte*>(v.data() + rows.first * k + columns.first), .n = rows.count, .k = columns.count, .stride_n = k}, experts.slot(slot) + offset);
   };
   put(kWidth, kHidden, width, {0, kHidden}, 0);
   put(kWidth, kHidden, width, {0, kHidden}, l.up_offset);

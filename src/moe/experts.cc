@@ -56,7 +56,8 @@ ExpertsWorkspace::ExpertsWorkspace(int64_t pairs, int64_t num_slots, int64_t hid
 }
 
 Experts::Experts(const ExpertLayout& layout, int64_t num_slots, GatedActivation activation)
-    : layout_(layout), num_slots_(num_slots), activation_(activation), backend_(choose_experts_backend({layout.gate_up.format}, "auto").backend), memory_(static_cast<size_t>(layout.slot_bytes * num_slots)) {}
+    : layout_(layout), num_slots_(num_slots), activation_(activation),
+      backend_(choose_experts_backend({layout.gate_up.format}, "auto").backend), memory_(static_cast<size_t>(layout.slot_bytes * num_slots)) {}
 
 ExpertView Experts::expert(int64_t s) const {
   const std::byte* base = memory_.data() + s * layout_.slot_bytes;
