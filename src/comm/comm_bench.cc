@@ -1,12 +1,13 @@
-// Time per collective over threads (inproc) and over processes on this host (ucx), beside a plain copy. Prints the table of
-// docs/transports.md.
-//   comm_bench [inproc|ucx] [ranks...]
+// Time per collective over threads (inproc) and over processes on this host (ucx), beside a plain copy. Prints the
+// table of docs/transports.md.
+//   comm_bench [inproc|ucx|neighbour] [ranks...]
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <functional>
@@ -20,7 +21,9 @@
 namespace cadre {
 namespace {
 
-double now_us() { return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double now_us() {
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 // Median time of once(); the same number of runs on every rank.
 double median_us(int num_runs, const std::function<void()>& once) {
@@ -37,7 +40,9 @@ double median_us(int num_runs, const std::function<void()>& once) {
 // Buffers for parts of `bytes` bytes from and to every rank.
 struct Parts {
   Parts(int num_ranks, int64_t bytes)
-      : out(static_cast<size_t>(num_ranks * bytes)), in(out.size()), counts(static_cast<size_t>(num_ranks), bytes / 4),
+      : out(static_cast<size_t>(num_ranks * bytes)),
+        in(out.size()),
+        counts(static_cast<size_t>(num_ranks), bytes / 4),
         sums(static_cast<size_t>(num_ranks * bytes / 4)) {
     for (int r = 0; r < num_ranks; ++r) {
       send.push_back({out.data() + r * bytes, bytes});
@@ -58,9 +63,13 @@ struct Collective {
 const Collective kCollectives[] = {
     {"all_to_all", [](Group& g, Parts& p, int64_t) { g.all_to_all({}, p.send, p.recv); }},
     {"all_gather", [](Group& g, Parts& p, int64_t) { g.all_gather({}, p.send[0], p.recv); }},
-    {"reduce_scatter", [](Group& g, Parts& p, int64_t) { g.reduce_scatter({}, p.sums.data(), p.counts, p.sums.data()); }},
+    {"reduce_scatter",
+     [](Group& g, Parts& p, int64_t) { g.reduce_scatter({}, p.sums.data(), p.counts, p.sums.data()); }},
     {"all_reduce", [](Group& g, Parts& p, int64_t bytes) { g.all_reduce({}, p.sums.data(), bytes / 4); }},
-    {"broadcast", [](Group& g, Parts& p, int64_t bytes) { g.broadcast({}, 0, {p.in.data(), static_cast<size_t>(bytes)}); }},
+    {"broadcast",
+     [](Group& g, Parts& p, int64_t bytes) {
+       g.broadcast({}, 0, {p.in.data(), static_cast<size_t>(bytes)});
+     }},
 };
 
 void measure(CommWorld& world, const char* transport) {
@@ -85,7 +94,8 @@ void measure(CommWorld& world, const char* transport) {
     }
     const bool is_broadcast = std::string_view(c.name) == "broadcast";
     const double received = 16.777216e6 * (is_broadcast ? 1 : world.size() - 1);
-    print(fmt::format("| {} | {} | {} | {:.1f} us | {:.1f} us | {:.2f} GB/s |", transport, world.size(), c.name, us[0], us[1], received / us[2] * 1e-3));
+    print(fmt::format("| {} | {} | {} | {:.1f} us | {:.1f} us | {:.2f} GB/s |", transport, world.size(), c.name, us[0],
+                      us[1], received / us[2] * 1e-3));
   }
 }
 
@@ -135,12 +145,54 @@ void measure_ucx(int num_ranks) {
   for (const pid_t pid : pids) waitpid(pid, nullptr, 0);
 }
 
+// Steps of 100 us of arithmetic and an exchange of 4 KiB, alone and beside a thread that never sleeps. The scheduler's
+// fair share of two processors for two ranks is then two thirds.
+void measure_neighbour(int num_ranks) {
+  double steps_per_s[2] = {};
+  for (const bool is_busy : {false, true}) {
+    std::atomic<bool> is_over{false};
+    std::thread neighbour;
+    if (is_busy)
+      neighbour = std::thread([&] {
+        while (!is_over) {
+        }
+      });
+    auto worlds = make_inproc_worlds(num_ranks);
+    std::vector<std::thread> threads;
+    for (auto& world : worlds)
+      threads.emplace_back([&] {
+        std::vector<int> members(static_cast<size_t>(num_ranks));
+        std::iota(members.begin(), members.end(), 0);
+        Group group("bench", world->make_transport("bench", members));
+        Parts parts(num_ranks, 4 << 10);
+        constexpr int kSteps = 10'000;
+        volatile float sink = 0;
+        const double start = now_us();
+        for (int step = 0; step < kSteps; ++step) {
+          float sum = 0;
+          for (int i = 0; i < 100'000; ++i) sum += static_cast<float>(i) * 0.5f;
+          sink = sum;
+          group.all_to_all({}, parts.send, parts.recv);
+        }
+        if (world->rank() == 0) steps_per_s[is_busy] = kSteps / (now_us() - start) * 1e6;
+        (void)sink;
+      });
+    for (auto& t : threads) t.join();
+    is_over = true;
+    if (neighbour.joinable()) neighbour.join();
+  }
+  fmt::print("{} ranks (inproc): {:.0f} steps/s alone, {:.0f} beside a busy thread: {:.0f} %\n", num_ranks,
+             steps_per_s[0], steps_per_s[1], 100 * steps_per_s[1] / steps_per_s[0]);
+}
+
 void measure_copy() {
   std::vector<std::byte> from(16 << 20, std::byte{1}), to(16 << 20);
   double us[3];
   const size_t sizes[3] = {4 << 10, 64 << 10, 16 << 20};
-  for (int i = 0; i < 3; ++i) us[i] = median_us(i == 2 ? 20 : 2000, [&] { std::memcpy(to.data(), from.data(), sizes[i]); });
-  fmt::print("| memcpy | 1 | | {:.1f} us | {:.1f} us | {:.2f} GB/s |\n", us[0], us[1], static_cast<double>(sizes[2]) / us[2] * 1e-3);
+  for (int i = 0; i < 3; ++i)
+    us[i] = median_us(i == 2 ? 20 : 2000, [&] { std::memcpy(to.data(), from.data(), sizes[i]); });
+  fmt::print("| memcpy | 1 | | {:.1f} us | {:.1f} us | {:.2f} GB/s |\n", us[0], us[1],
+             static_cast<double>(sizes[2]) / us[2] * 1e-3);
 }
 
 }  // namespace
@@ -151,6 +203,10 @@ int main(int argc, char** argv) {
   std::vector<int> ranks;
   for (int i = 2; i < argc; ++i) ranks.push_back(std::atoi(argv[i]));
   if (ranks.empty()) ranks = {2, 4};
+  if (which == "neighbour") {
+    for (const int n : ranks) cadre::measure_neighbour(n);
+    return 0;
+  }
   fmt::print("| transport | ranks | collective | 4 KiB | 64 KiB | 16 MiB |\n|---|---|---|---|---|---|\n");
   cadre::measure_copy();
   fflush(stdout);

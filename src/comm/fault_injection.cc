@@ -21,7 +21,8 @@ namespace {
 
 class FaultyTransport final : public Transport {
  public:
-  FaultyTransport(std::unique_ptr<Transport> inner, std::vector<Fault> faults) : inner_(std::move(inner)), faults_(std::move(faults)) {
+  FaultyTransport(std::unique_ptr<Transport> inner, std::vector<Fault> faults)
+      : inner_(std::move(inner)), faults_(std::move(faults)) {
     for (const Fault& f : faults_) {
       CADRE_CHECK(f.kind != Fault::Kind::kDelay || f.hook, "a delay without a hook");
       CADRE_CHECK(f.kind != Fault::Kind::kFreeze || f.gate, "a freeze without a gate");
@@ -50,10 +51,15 @@ class FaultyTransport final : public Transport {
     for (const Fault& f : faults_) {
       if (f.call != call || f.at != at) continue;
       switch (f.kind) {
-        case Fault::Kind::kDelay: f.hook(); break;
-        case Fault::Kind::kFreeze: f.gate->wait(); break;
+        case Fault::Kind::kDelay:
+          f.hook();
+          break;
+        case Fault::Kind::kFreeze:
+          f.gate->wait();
+          break;
         case Fault::Kind::kDrop: {
-          const std::string what = fmt::format("injected fault at {} {}", at == Fault::At::kStart ? "start" : "finish", call);
+          const std::string what =
+              fmt::format("injected fault at {} {}", at == Fault::At::kStart ? "start" : "finish", call);
           inner_->abort(what);
           throw InjectedDrop(what);
         }
@@ -68,7 +74,8 @@ class FaultyTransport final : public Transport {
 
 class FaultyWorld final : public CommWorld {
  public:
-  FaultyWorld(std::unique_ptr<CommWorld> inner, std::vector<Fault> faults) : inner_(std::move(inner)), faults_(std::move(faults)) {}
+  FaultyWorld(std::unique_ptr<CommWorld> inner, std::vector<Fault> faults)
+      : inner_(std::move(inner)), faults_(std::move(faults)) {}
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   std::unique_ptr<Transport> make_transport(const std::string& name, const std::vector<int>& members) override {

@@ -1,6 +1,6 @@
-// A world whose ranks fail on purpose: at the n-th start() or finish() of a group this rank is late, stands still or drops
-// out. For tests of whatever runs on ranks; it sleeps nowhere and costs one comparison per call. Faults that are not
-// reached do nothing.
+// A world whose ranks fail on purpose: at the n-th start() or finish() of a group this rank is late, stands still or
+// drops out. For tests of whatever runs on ranks; it sleeps nowhere and costs one comparison per call. Faults that are
+// not reached do nothing.
 #pragma once
 
 #include <condition_variable>
@@ -41,7 +41,7 @@ struct Fault {
     kDrop,    // aborts the group and throws InjectedDrop
   };
   At at = At::kStart;
-  int64_t call = 0;   // which start() or finish() of the group, from 0
+  int64_t call = 0;  // which start() or finish() of the group, from 0
   Kind kind = Kind::kDrop;
   std::string group;  // name; empty: every group
   std::function<void()> hook;

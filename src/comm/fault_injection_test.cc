@@ -29,40 +29,44 @@ void exchange(Group& group, int round) {
 TEST(FaultInjectionTest, ADropEndsThePeersAtTheSameCall) {
   for (const Fault::At at : {Fault::At::kStart, Fault::At::kFinish})
     for (const int64_t call : {0, 3}) {
-      run_ranks(worlds_with({{.at = at, .call = call, .kind = Fault::Kind::kDrop, .group = "world"}}), [&](CommWorld& world) {
-        Group other("other", world.make_transport("other", all_members(kRanks)));
-        Group group("world", world.make_transport("world", all_members(kRanks)));
-        int64_t num_ended = 0;
-        try {
-          for (;; ++num_ended) {
-            exchange(other, 0);  // its calls do not count
-            exchange(group, static_cast<int>(num_ended));
-          }
-        } catch (const InjectedDrop&) {
-          EXPECT_EQ(world.rank(), kVictim);
-          EXPECT_EQ(num_ended, call);
-        } catch (const PeerLost& lost) {
-          EXPECT_NE(world.rank(), kVictim);
-          EXPECT_EQ(lost.group(), "world");
-          EXPECT_EQ(lost.rank(), kVictim);
-          EXPECT_EQ(num_ended, call);
-        }
-      });
+      run_ranks(worlds_with({{.at = at, .call = call, .kind = Fault::Kind::kDrop, .group = "world"}}),
+                [&](CommWorld& world) {
+                  Group other("other", world.make_transport("other", all_members(kRanks)));
+                  Group group("world", world.make_transport("world", all_members(kRanks)));
+                  int64_t num_ended = 0;
+                  try {
+                    for (;; ++num_ended) {
+                      exchange(other, 0);  // its calls do not count
+                      exchange(group, static_cast<int>(num_ended));
+                    }
+                  } catch (const InjectedDrop&) {
+                    EXPECT_EQ(world.rank(), kVictim);
+                    EXPECT_EQ(num_ended, call);
+                  } catch (const PeerLost& lost) {
+                    EXPECT_NE(world.rank(), kVictim);
+                    EXPECT_EQ(lost.group(), "world");
+                    EXPECT_EQ(lost.rank(), kVictim);
+                    EXPECT_EQ(num_ended, call);
+                  }
+                });
     }
 }
 
 TEST(FaultInjectionTest, ADelayRunsItsHookAndHarmsNothing) {
   std::latch others_have_started(kRanks - 1);
-  run_ranks(worlds_with({{.call = 2, .kind = Fault::Kind::kDelay, .hook = [&] { others_have_started.wait(); }}}), [&](CommWorld& world) {
-    Group group("world", world.make_transport("world", all_members(kRanks)));
-    exchange(group, 0);
-    exchange(group, 1);
-    check_all_to_all(group, 2, [](int, int) { return 9; }, [&] {
-      if (world.rank() != kVictim) others_have_started.count_down();
-    });
-    EXPECT_TRUE(others_have_started.try_wait());
-    exchange(group, 3);
-  });
+  run_ranks(worlds_with({{.call = 2, .kind = Fault::Kind::kDelay, .hook = [&] { others_have_started.wait(); }}}),
+            [&](CommWorld& world) {
+              Group group("world", world.make_transport("world", all_members(kRanks)));
+              exchange(group, 0);
+              exchange(group, 1);
+              check_all_to_all(
+                  group, 2, [](int, int) { return 9; },
+                  [&] {
+                    if (world.rank() != kVictim) others_have_started.count_down();
+                  });
+              EXPECT_TRUE(others_have_started.try_wait());
+              exchange(group, 3);
+            });
 }
 
 TEST(FaultInjectionTest, AFreezeLastsUntilItsGateOpens) {

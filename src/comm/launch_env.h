@@ -1,5 +1,5 @@
-// Which rank this process is, as the program that started it says in environment variables: Cadre's own launcher, mpirun
-// (Open MPI, MPICH and others with PMI), Slurm, or the names torchrun uses.
+// Which rank this process is, as the program that started it says in environment variables: Cadre's own launcher,
+// mpirun (Open MPI, MPICH and others with PMI), Slurm, or the names torchrun uses.
 #pragma once
 
 #include <map>

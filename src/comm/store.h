@@ -1,6 +1,6 @@
-// A small key/value store over TCP where ranks find each other at start: one rank serves it, all use it as clients. Sizes
-// are bounded and client calls have deadlines. It is for start-up only: groups that form later do without it, so that
-// the rank that serves it may fail like any other.
+// A small key/value store over TCP where ranks find each other at start: one rank serves it, all use it as clients.
+// Sizes are bounded and client calls have deadlines. It is for start-up only: groups that form later do without it, so
+// that the rank that serves it may fail like any other.
 #pragma once
 
 #include <cstdint>

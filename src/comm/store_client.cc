@@ -24,7 +24,9 @@ namespace {
 
 int64_t now_us() { return SteadyClock().now_us(); }
 
-int left_ms(int64_t deadline_us) { return static_cast<int>(std::clamp<int64_t>((deadline_us - now_us() + 999) / 1000, 0, 1 << 30)); }
+int left_ms(int64_t deadline_us) {
+  return static_cast<int>(std::clamp<int64_t>((deadline_us - now_us() + 999) / 1000, 0, 1 << 30));
+}
 
 // False when the deadline passed.
 bool wait_for(int fd, short events, int64_t deadline_us) {
@@ -45,8 +47,10 @@ int try_connect(const addrinfo& a, int64_t deadline_us) {
     error = errno;
     socklen_t bytes = sizeof error;
     if (error == EINPROGRESS) {
-      if (wait_for(fd, POLLOUT, deadline_us)) getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes);
-      else error = ETIMEDOUT;
+      if (wait_for(fd, POLLOUT, deadline_us))
+        getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes);
+      else
+        error = ETIMEDOUT;
     }
   }
   if (error == 0) {
@@ -78,7 +82,8 @@ StoreAddress parse_store_address(std::string_view text) {
 }
 
 std::string to_string(const StoreAddress& address) {
-  return address.host.find(':') == std::string::npos ? fmt::format("{}:{}", address.host, address.port) : fmt::format("[{}]:{}", address.host, address.port);
+  return address.host.find(':') == std::string::npos ? fmt::format("{}:{}", address.host, address.port)
+                                                     : fmt::format("[{}]:{}", address.host, address.port);
 }
 
 StoreClient::StoreClient(StoreAddress address) : address_(std::move(address)) {}
@@ -105,7 +110,10 @@ void StoreClient::connect(int64_t deadline_us) {
     }
     const int wait_ms = std::min(20, left_ms(deadline_us));
     if (wait_ms == 0)
-      throw Error(ErrorKind::kUnavailable, fmt::format("store: expected rank 0 to serve {} in time, found: {}; check its address and that it runs", to_string(address_), why));
+      throw Error(
+          ErrorKind::kUnavailable,
+          fmt::format("store: expected rank 0 to serve {} in time, found: {}; check its address and that it runs",
+                      to_string(address_), why));
     poll(nullptr, 0, wait_ms);
   }
 }
@@ -114,17 +122,23 @@ std::string StoreClient::call(uint8_t op, std::string_view key, std::string_view
   const int64_t deadline_us = now_us() + timeout_us;
   const auto fail = [&](const std::string& found) {
     close();  // an answer that comes later must not be taken for the next one
-    return Error(ErrorKind::kUnavailable, fmt::format("store at {}, key {}: {}", to_string(address_), quoted(key), found));
+    return Error(ErrorKind::kUnavailable,
+                 fmt::format("store at {}, key {}: {}", to_string(address_), quoted(key), found));
   };
   if (fd_ < 0) connect(deadline_us);
   std::string out;
-  append(out, RequestHead{.op = op, .key_bytes = static_cast<uint32_t>(key.size()), .value_bytes = static_cast<uint32_t>(value.size())});
+  append(out, RequestHead{.op = op,
+                          .key_bytes = static_cast<uint32_t>(key.size()),
+                          .value_bytes = static_cast<uint32_t>(value.size())});
   out.append(key).append(value);
   for (size_t sent = 0; sent < out.size();) {
     const ssize_t n = send(fd_, out.data() + sent, out.size() - sent, MSG_NOSIGNAL);
-    if (n > 0) sent += static_cast<size_t>(n);
-    else if (errno != EAGAIN && errno != EINTR) throw fail(fmt::format("expected to send a request, found: {}", std::strerror(errno)));
-    else if (!wait_for(fd_, POLLOUT, deadline_us)) throw fail(fmt::format("expected the store to take a request within {} us, found it busy", timeout_us));
+    if (n > 0)
+      sent += static_cast<size_t>(n);
+    else if (errno != EAGAIN && errno != EINTR)
+      throw fail(fmt::format("expected to send a request, found: {}", std::strerror(errno)));
+    else if (!wait_for(fd_, POLLOUT, deadline_us))
+      throw fail(fmt::format("expected the store to take a request within {} us, found it busy", timeout_us));
   }
   std::string in;
   for (size_t want = sizeof(ReplyHead);;) {
@@ -132,17 +146,26 @@ std::string StoreClient::call(uint8_t op, std::string_view key, std::string_view
     if (in.size() >= want && in.size() >= sizeof(ReplyHead)) break;
     char bytes[16384];
     const ssize_t n = recv(fd_, bytes, sizeof bytes, 0);
-    if (n > 0) in.append(bytes, static_cast<size_t>(n));
-    else if (n == 0) throw fail("expected an answer, found the connection closed; the key or value may be too large, or the store has ended");
-    else if (errno != EAGAIN && errno != EINTR) throw fail(fmt::format("expected an answer, found: {}", std::strerror(errno)));
-    else if (!wait_for(fd_, POLLIN, deadline_us)) throw fail(fmt::format("expected an answer within {} us, found none; a rank that should have set it may not run", timeout_us));
+    if (n > 0)
+      in.append(bytes, static_cast<size_t>(n));
+    else if (n == 0)
+      throw fail(
+          "expected an answer, found the connection closed; the key or value may be too large, or the store has ended");
+    else if (errno != EAGAIN && errno != EINTR)
+      throw fail(fmt::format("expected an answer, found: {}", std::strerror(errno)));
+    else if (!wait_for(fd_, POLLIN, deadline_us))
+      throw fail(fmt::format("expected an answer within {} us, found none; a rank that should have set it may not run",
+                             timeout_us));
   }
   const std::string bytes = in.substr(sizeof(ReplyHead));
-  if (read<ReplyHead>(in).status != kOk) throw invalid_input("store at {}, key {}: expected success, found: {}", to_string(address_), quoted(key), bytes);
+  if (read<ReplyHead>(in).status != kOk)
+    throw invalid_input("store at {}, key {}: expected success, found: {}", to_string(address_), quoted(key), bytes);
   return bytes;
 }
 
-void StoreClient::set(std::string_view key, std::string_view value, int64_t timeout_us) { call(kSet, key, value, timeout_us); }
+void StoreClient::set(std::string_view key, std::string_view value, int64_t timeout_us) {
+  call(kSet, key, value, timeout_us);
+}
 
 std::string StoreClient::get(std::string_view key, int64_t timeout_us) { return call(kGet, key, {}, timeout_us); }
 

@@ -26,7 +26,8 @@ int listen_on(const StoreAddress& address) {
   addrinfo hints{.ai_flags = AI_PASSIVE | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
   addrinfo* found = nullptr;
   const std::string port = std::to_string(address.port);
-  if (const int error = getaddrinfo(address.host.empty() ? nullptr : address.host.c_str(), port.c_str(), &hints, &found))
+  if (const int error =
+          getaddrinfo(address.host.empty() ? nullptr : address.host.c_str(), port.c_str(), &hints, &found))
     throw invalid_input("store: expected a host to listen on, found {}: {}", quoted(address.host), gai_strerror(error));
   int last_error = 0;
   for (addrinfo* a = found; a; a = a->ai_next) {
@@ -42,7 +43,8 @@ int listen_on(const StoreAddress& address) {
     ::close(fd);
   }
   freeaddrinfo(found);
-  throw invalid_input("store: expected to listen on {}, found: {}; choose another port, or 0 for a free one", to_string(address), std::strerror(last_error));
+  throw invalid_input("store: expected to listen on {}, found: {}; choose another port, or 0 for a free one",
+                      to_string(address), std::strerror(last_error));
 }
 
 struct Client {
@@ -55,11 +57,13 @@ struct Client {
 
 class StoreServer::Impl {
  public:
-  Impl(const StoreAddress& address, StoreLimits limits) : limits_(limits), listener_(listen_on(address)), stop_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  Impl(const StoreAddress& address, StoreLimits limits)
+      : limits_(limits), listener_(listen_on(address)), stop_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
     sockaddr_storage bound{};
     socklen_t bytes = sizeof bound;
     getsockname(listener_, reinterpret_cast<sockaddr*>(&bound), &bytes);
-    port_ = ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(bound).sin6_port : reinterpret_cast<sockaddr_in&>(bound).sin_port);
+    port_ = ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(bound).sin6_port
+                                              : reinterpret_cast<sockaddr_in&>(bound).sin_port);
     thread_ = std::thread([this] { serve(); });
   }
   ~Impl() {
@@ -76,8 +80,10 @@ class StoreServer::Impl {
     std::vector<pollfd> fds;
     for (;;) {
       // With all places taken newcomers wait in the listener's queue.
-      fds.assign({{stop_, POLLIN, 0}, {listener_, static_cast<short>(clients_.size() < limits_.max_clients ? POLLIN : 0), 0}});
-      for (const Client& c : clients_) fds.push_back({c.fd, static_cast<short>(c.out.empty() ? POLLIN : POLLIN | POLLOUT), 0});
+      fds.assign(
+          {{stop_, POLLIN, 0}, {listener_, static_cast<short>(clients_.size() < limits_.max_clients ? POLLIN : 0), 0}});
+      for (const Client& c : clients_)
+        fds.push_back({c.fd, static_cast<short>(c.out.empty() ? POLLIN : POLLIN | POLLOUT), 0});
       if (poll(fds.data(), fds.size(), -1) < 0) continue;
       if (fds[0].revents) return;
       const size_t num_polled = clients_.size();
@@ -90,7 +96,8 @@ class StoreServer::Impl {
           clients_.erase(clients_.begin() + static_cast<std::ptrdiff_t>(i));
         }
       if (fds[1].revents)
-        if (const int fd = accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC); fd >= 0) clients_.push_back({fd, {}, {}, {}});
+        if (const int fd = accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC); fd >= 0)
+          clients_.push_back({fd, {}, {}, {}});
     }
   }
 
@@ -102,11 +109,13 @@ class StoreServer::Impl {
     if (n > 0) client.in.append(bytes, static_cast<size_t>(n));
     while (client.in.size() >= sizeof(RequestHead)) {
       const auto head = read<RequestHead>(client.in);
-      if (head.key_bytes == 0 || head.key_bytes > limits_.max_key_bytes || head.value_bytes > limits_.max_value_bytes) return false;
+      if (head.key_bytes == 0 || head.key_bytes > limits_.max_key_bytes || head.value_bytes > limits_.max_value_bytes)
+        return false;
       const size_t total = sizeof head + head.key_bytes + head.value_bytes;
       if (client.in.size() < total) break;
       if (!client.waits_for.empty()) return false;  // our clients wait for one answer at a time
-      const std::string key = client.in.substr(sizeof head, head.key_bytes), value = client.in.substr(sizeof head + head.key_bytes, head.value_bytes);
+      const std::string key = client.in.substr(sizeof head, head.key_bytes),
+                        value = client.in.substr(sizeof head + head.key_bytes, head.value_bytes);
       client.in.erase(0, total);
       if (!answer(client, head.op, key, value)) return false;
     }
@@ -115,11 +124,15 @@ class StoreServer::Impl {
 
   bool answer(Client& client, uint8_t op, const std::string& key, const std::string& value) {
     if (op == kSet) {
-      if (put(key, value)) reply(client, kOk, "");
-      else reply(client, kRefused, "the store is full");
+      if (put(key, value))
+        reply(client, kOk, "");
+      else
+        reply(client, kRefused, "the store is full");
     } else if (op == kGet) {
-      if (const auto it = values_.find(key); it != values_.end()) reply(client, kOk, it->second);
-      else client.waits_for = key;
+      if (const auto it = values_.find(key); it != values_.end())
+        reply(client, kOk, it->second);
+      else
+        client.waits_for = key;
     } else if (op == kAdd) {
       int64_t delta = 0, sum = 0;
       if (value.size() != sizeof delta) return false;
@@ -127,10 +140,13 @@ class StoreServer::Impl {
       const auto it = values_.find(key);
       const std::string old = it == values_.end() ? "" : it->second;
       const auto [end, error] = std::from_chars(old.data(), old.data() + old.size(), sum);
-      if (!old.empty() && (error != std::errc() || end != old.data() + old.size())) return reply(client, kRefused, "the value is no number"), true;
+      if (!old.empty() && (error != std::errc() || end != old.data() + old.size()))
+        return reply(client, kRefused, "the value is no number"), true;
       if (__builtin_add_overflow(sum, delta, &sum)) return reply(client, kRefused, "the sum does not fit"), true;
-      if (put(key, std::to_string(sum))) reply(client, kOk, values_[key]);
-      else reply(client, kRefused, "the store is full");
+      if (put(key, std::to_string(sum)))
+        reply(client, kOk, values_[key]);
+      else
+        reply(client, kRefused, "the store is full");
     } else {
       return false;
     }
@@ -173,7 +189,8 @@ class StoreServer::Impl {
   std::thread thread_;
 };
 
-StoreServer::StoreServer(const StoreAddress& address, StoreLimits limits) : impl_(std::make_unique<Impl>(address, limits)) {}
+StoreServer::StoreServer(const StoreAddress& address, StoreLimits limits)
+    : impl_(std::make_unique<Impl>(address, limits)) {}
 StoreServer::~StoreServer() = default;
 int StoreServer::port() const { return impl_->port(); }
 

@@ -35,7 +35,8 @@ TEST(StoreTest, SetGetAdd) {
   EXPECT_EQ(client.get("a", kLong), "");
   EXPECT_EQ(client.add("n", 3, kLong), 3);
   EXPECT_EQ(client.add("n", -5, kLong), -2);
-  EXPECT_NE(message_of([&] { client.set("t", "text", kLong), client.add("t", 1, kLong); }).find("no number"), std::string::npos);
+  EXPECT_NE(message_of([&] { client.set("t", "text", kLong), client.add("t", 1, kLong); }).find("no number"),
+            std::string::npos);
   EXPECT_EQ(client.get("n", kLong), "-2");  // the connection outlives a refusal
 }
 
@@ -70,7 +71,10 @@ TEST(StoreTest, AMissingKeyEndsAtTheDeadlineAndNamesIt) {
 TEST(StoreTest, AStoreThatStartsLaterIsFound) {
   int port = 0;
   { port = StoreServer({"127.0.0.1", 0}).port(); }
-  EXPECT_NE(message_of([&] { StoreClient({"127.0.0.1", port}).get("a", 60'000); }).find("expected rank 0 to serve"), std::string::npos);
+  EXPECT_NE(message_of([&] {
+              StoreClient({"127.0.0.1", port}).get("a", 60'000);
+            }).find("expected rank 0 to serve"),
+            std::string::npos);
   std::string got;
   std::thread early([&] { got = StoreClient({"127.0.0.1", port}).get("a", kLong); });
   StoreServer server({"127.0.0.1", port});
@@ -102,9 +106,13 @@ TEST(StoreTest, SizesAreBounded) {
 
 TEST(StoreTest, GarbageHarmsOnlyItsSender) {
   StoreServer server({"127.0.0.1", 0});
-  for (const std::string& garbage : {std::string(12, '\xff'), std::string("GET / HTTP/1.1\r\n\r\n"), std::string(100, '\0')}) {
+  for (const std::string& garbage :
+       {std::string(12, '\xff'), std::string("GET / HTTP/1.1\r\n\r\n"), std::string(100, '\0')}) {
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in to{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(server.port())), .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+    sockaddr_in to{.sin_family = AF_INET,
+                   .sin_port = htons(static_cast<uint16_t>(server.port())),
+                   .sin_addr = {htonl(INADDR_LOOPBACK)},
+                   .sin_zero = {}};
     ASSERT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to), 0);
     ASSERT_EQ(send(fd, garbage.data(), garbage.size(), MSG_NOSIGNAL), static_cast<ssize_t>(garbage.size()));
     char byte;

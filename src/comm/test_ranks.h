@@ -42,7 +42,9 @@ inline std::vector<int> all_members(int size) {
 
 // The byte at position i of what rank `from` sends to rank `to` in exchange `round`: both ends can compute it.
 inline std::byte pattern(int from, int to, int round, int64_t i) {
-  return static_cast<std::byte>((static_cast<uint64_t>(i) * 0x9E3779B97F4A7C15ull + static_cast<uint64_t>(from * 131 + to * 31 + round * 7)) >> 24);
+  return static_cast<std::byte>(
+      (static_cast<uint64_t>(i) * 0x9E3779B97F4A7C15ull + static_cast<uint64_t>(from * 131 + to * 31 + round * 7)) >>
+      24);
 }
 inline void fill(std::vector<std::byte>& data, int from, int to, int round) {
   for (size_t i = 0; i < data.size(); ++i) data[i] = pattern(from, to, round, static_cast<int64_t>(i));
@@ -53,9 +55,11 @@ inline bool holds(std::span<const std::byte> data, int from, int to, int round) 
   return true;
 }
 
-// An all-to-all with bytes(from, to) bytes each way, `into` given for every second source; work() runs between its halves.
+// An all-to-all with bytes(from, to) bytes each way, `into` given for every second source; work() runs between its
+// halves.
 template <typename Bytes>
-void check_all_to_all(Group& group, int round, Bytes bytes, const std::function<void()>& work = [] {}) {
+void check_all_to_all(
+    Group& group, int round, Bytes bytes, const std::function<void()>& work = [] {}) {
   const int n = group.size(), me = group.rank();
   std::vector<std::vector<std::byte>> out(static_cast<size_t>(n)), in(static_cast<size_t>(n));
   std::vector<SendPart> send;
@@ -89,7 +93,9 @@ void check_all_to_all(Group& group, int round, Bytes bytes, const std::function<
 }
 
 // Values whose sum depends on the order of adding.
-inline float term(int rank, int64_t i) { return static_cast<float>(random_u32(7, static_cast<uint64_t>(rank), static_cast<uint64_t>(i)) >> 8) * 1e-3f; }
+inline float term(int rank, int64_t i) {
+  return static_cast<float>(random_u32(7, static_cast<uint64_t>(rank), static_cast<uint64_t>(i)) >> 8) * 1e-3f;
+}
 inline float sum_in_rank_order(int num_ranks, int64_t i) {
   float sum = term(0, i);
   for (int r = 1; r < num_ranks; ++r) sum += term(r, i);
@@ -113,7 +119,8 @@ inline void check_sums(Group& group, int64_t count) {
   std::vector<float> in(static_cast<size_t>(total));
   for (int64_t i = 0; i < total; ++i) in[static_cast<size_t>(i)] = term(me, i);
   group.reduce_scatter({}, in.data(), counts, in.data() + mine_at);
-  for (int64_t i = 0; i < counts[static_cast<size_t>(me)]; ++i) ASSERT_EQ(in[static_cast<size_t>(mine_at + i)], sum_in_rank_order(n, mine_at + i));
+  for (int64_t i = 0; i < counts[static_cast<size_t>(me)]; ++i)
+    ASSERT_EQ(in[static_cast<size_t>(mine_at + i)], sum_in_rank_order(n, mine_at + i));
 }
 
 inline void check_gather_and_broadcast(Group& group, int64_t bytes) {

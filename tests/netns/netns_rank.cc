@@ -1,6 +1,6 @@
-// One rank of tests/netns/two_hosts.py: the collectives, then exchanges until the network between the hosts is cut, then
-// the collectives again among the ranks of its own host. Which rank it is stands in CADRE_RANK and its like; ranks of a
-// host are consecutive, two each.
+// One rank of tests/netns/two_hosts.py: the collectives, then exchanges until the network between the hosts is cut,
+// then the collectives again among the ranks of its own host. Which rank it is stands in CADRE_RANK and its like; ranks
+// of a host are consecutive, two each.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -55,7 +55,8 @@ void run(const LaunchEnv& launch) {
 int main() {
   try {
     const auto launch = cadre::read_launch_env(cadre::process_environment());
-    if (!launch || launch->size != 4 || !launch->store) throw std::runtime_error("expected CADRE_RANK, CADRE_WORLD_SIZE=4 and CADRE_STORE");
+    if (!launch || launch->size != 4 || !launch->store)
+      throw std::runtime_error("expected CADRE_RANK, CADRE_WORLD_SIZE=4 and CADRE_STORE");
     cadre::run(*launch);
   } catch (const std::exception& error) {
     fprintf(stderr, "%s\n", error.what());

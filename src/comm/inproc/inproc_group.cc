@@ -32,7 +32,8 @@ int spins_for(int num_ranks) {
 
 }  // namespace
 
-InprocGroup::InprocGroup(std::string name, int size) : name_(std::move(name)), num_spins_(spins_for(size)), slots_(static_cast<size_t>(size)) {
+InprocGroup::InprocGroup(std::string name, int size)
+    : name_(std::move(name)), num_spins_(spins_for(size)), slots_(static_cast<size_t>(size)) {
   for (Slot& s : slots_)
     for (auto& send : s.send) send.resize(static_cast<size_t>(size));
 }
@@ -53,8 +54,10 @@ void InprocGroup::wait_for(int rank, uint32_t target, Wait& wait) {
       if (!lost()) lose(rank, "left the group");
       throw_lost(wait.step);
     }
-    if (spin < num_spins_) pause_cpu();
-    else sleep(rank, word, wait);
+    if (spin < num_spins_)
+      pause_cpu();
+    else
+      sleep(rank, word, wait);
   }
 }
 
@@ -76,8 +79,8 @@ void InprocGroup::sleep(int rank, uint32_t seen, Wait& wait) {
 }
 
 void InprocGroup::begin_read(int reader, int source, int64_t step) {
-  // Both this pair and the one in lose(), await_readers() are sequentially consistent: either the rank that gives up sees
-  // the reader, or the reader sees that it gave up.
+  // Both this pair and the one in lose(), await_readers() are sequentially consistent: either the rank that gives up
+  // sees the reader, or the reader sees that it gave up.
   slot(reader).reads_from.store(source + 1);
   if (lost()) {
     end_read(reader);
@@ -89,8 +92,10 @@ void InprocGroup::await_readers(int rank) {
   for (int r = 0; r < size(); ++r) {
     // Rare and short (a copy of one part), so nobody is woken for it.
     for (int spin = 0; r != rank && slot(r).reads_from.load() == rank + 1; ++spin) {
-      if (spin < 100) std::this_thread::yield();
-      else std::this_thread::sleep_for(std::chrono::microseconds(50));
+      if (spin < 100)
+        std::this_thread::yield();
+      else
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
   }
 }

@@ -1,6 +1,6 @@
-// What the member threads of one inproc group share: where each rank is in the sequence of exchanges, what it sends, and
-// whether the group has lost a rank. A rank's word only grows, so waiting is a comparison; the shared state lives until
-// the last member lets go of it.
+// What the member threads of one inproc group share: where each rank is in the sequence of exchanges, what it sends,
+// and whether the group has lost a rank. A rank's word only grows, so waiting is a comparison; the shared state lives
+// until the last member lets go of it.
 #pragma once
 
 #include <array>
@@ -20,7 +20,9 @@ struct ProgressWord {
   static constexpr uint32_t kInterrupted = 1, kStride = 2;
   static uint32_t posted(uint32_t exchange) { return 4 * exchange + 2; }
   static uint32_t consumed(uint32_t exchange) { return 4 * exchange + 4; }
-  static bool reached(uint32_t word, uint32_t target) { return static_cast<int32_t>((word & ~kInterrupted) - target) >= 0; }
+  static bool reached(uint32_t word, uint32_t target) {
+    return static_cast<int32_t>((word & ~kInterrupted) - target) >= 0;
+  }
 };
 
 class InprocGroup {

@@ -1,5 +1,3 @@
-#include "comm/inproc/inproc_world.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -8,6 +6,7 @@
 #include <stdexcept>
 
 #include "base/rng.h"
+#include "comm/inproc/inproc_world.h"
 #include "comm/test_ranks.h"
 #include "tests/testing.h"
 
@@ -19,7 +18,9 @@ using testing::check_all_to_all;
 using testing::check_collectives;
 using testing::run_ranks;
 
-std::unique_ptr<Transport> whole_world(CommWorld& world) { return world.make_transport("world", all_members(world.size())); }
+std::unique_ptr<Transport> whole_world(CommWorld& world) {
+  return world.make_transport("world", all_members(world.size()));
+}
 
 TEST(InprocTest, EveryCollectiveOverRanksAndSizes) {
   for (const int ranks : {1, 2, 3, 4, 7}) {
@@ -50,11 +51,13 @@ TEST(InprocTest, RandomUnevenExchanges) {
 TEST(InprocTest, OtherWorkAndOtherGroupsRunBetweenTheHalves) {
   run_ranks(make_inproc_worlds(4), [](CommWorld& world) {
     Group all("world", whole_world(world));
-    Group pair("pair", world.make_transport("pair", world.rank() < 2 ? std::vector<int>{1, 0} : std::vector<int>{2, 3}));
+    Group pair("pair",
+               world.make_transport("pair", world.rank() < 2 ? std::vector<int>{1, 0} : std::vector<int>{2, 3}));
     EXPECT_EQ(pair.size(), 2);
     EXPECT_EQ(pair.rank(), world.rank() < 2 ? 1 - world.rank() : world.rank() - 2);
     for (int round = 0; round < 50; ++round)
-      check_all_to_all(all, round, [](int from, int to) { return 100 + from + to; }, [&] { check_collectives(pair, round); });
+      check_all_to_all(
+          all, round, [](int from, int to) { return 100 + from + to; }, [&] { check_collectives(pair, round); });
   });
 }
 
@@ -96,9 +99,11 @@ enum class Point { kBeforeStart, kBetweenHalves };
 // One exchange in which `victim` calls freeze() at the point.
 void exchange_with(Group& group, bool is_victim, Point point, const std::function<void()>& freeze) {
   if (is_victim && point == Point::kBeforeStart) freeze();
-  check_all_to_all(group, 1, [](int, int) { return 50; }, [&] {
-    if (is_victim && point == Point::kBetweenHalves) freeze();
-  });
+  check_all_to_all(
+      group, 1, [](int, int) { return 50; },
+      [&] {
+        if (is_victim && point == Point::kBetweenHalves) freeze();
+      });
 }
 
 TEST(InprocTest, AFrozenRankEndsTheOthersAtTheirDeadline) {
@@ -188,7 +193,8 @@ TEST(InprocTest, BuffersOfARankThatThrowsAreNotReadAfterwards) {
   constexpr int kRanks = 3;
   for (int round = 0; round < 60; ++round) {
     Rng choice(seed, static_cast<uint64_t>(round));
-    const int victim = static_cast<int>(choice.below(kRanks)), how = static_cast<int>(choice.below(3)), at_source = static_cast<int>(choice.below(kRanks));
+    const int victim = static_cast<int>(choice.below(kRanks)), how = static_cast<int>(choice.below(3)),
+              at_source = static_cast<int>(choice.below(kRanks));
     std::atomic<int> num_mishaps{0}, num_lost{0};
     run_ranks(make_inproc_worlds(kRanks), [&](CommWorld& world) {
       Group group("world", whole_world(world));
@@ -260,10 +266,11 @@ TEST(InprocTest, AMemberThatIsGoneIsNamedAtOnce) {
 }
 
 TEST(InprocDeathTest, SizesThatDisagreeAreABug) {
-  EXPECT_DEATH(run_ranks(make_inproc_worlds(2), [](CommWorld& world) {
-                 Group group("world", whole_world(world));
-                 check_all_to_all(group, 0, [&](int, int) { return 10 + world.rank(); });
-               }),
+  EXPECT_DEATH(run_ranks(make_inproc_worlds(2),
+                         [](CommWorld& world) {
+                           Group group("world", whole_world(world));
+                           check_all_to_all(group, 0, [&](int, int) { return 10 + world.rank(); });
+                         }),
                "sends 1[01] bytes");
 }
 

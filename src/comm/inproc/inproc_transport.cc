@@ -16,7 +16,8 @@ InprocTransport::~InprocTransport() {
 }
 
 void InprocTransport::start(std::span<const SendPart> send, std::span<const RecvPart> recv) {
-  CADRE_CHECK(static_cast<int>(send.size()) == size() && static_cast<int>(recv.size()) == size(), "{} and {} parts for {} ranks", send.size(), recv.size(), size());
+  CADRE_CHECK(static_cast<int>(send.size()) == size() && static_cast<int>(recv.size()) == size(),
+              "{} and {} parts for {} ranks", send.size(), recv.size(), size());
   CADRE_CHECK(!is_open_, "group {}: an exchange is open already", group_->name());
   std::copy(send.begin(), send.end(), group_->slot(rank_).send[exchange_ % 2].begin());
   std::copy(recv.begin(), recv.end(), recv_.begin());
@@ -33,7 +34,8 @@ void InprocTransport::finish(Receive receive) {
     group_->advance(rank_);
     const std::vector<SendPart>& send = group_->slot(rank_).send[exchange_ % 2];
     for (int d = 0; d < size(); ++d)
-      if (d != rank_ && send[static_cast<size_t>(d)].bytes > 0) group_->wait_for(d, ProgressWord::consumed(exchange_), wait);
+      if (d != rank_ && send[static_cast<size_t>(d)].bytes > 0)
+        group_->wait_for(d, ProgressWord::consumed(exchange_), wait);
   } catch (...) {
     // A peer's loss, or receive threw: either way this rank cannot end the exchange, and its caller is about to free
     // what peers may be reading.
@@ -68,7 +70,8 @@ void InprocTransport::read_parts(Receive receive, InprocGroup::Wait& wait) {
 
 void InprocTransport::read_part(int source, const SendPart& part, Receive receive) {
   const RecvPart& want = recv_[static_cast<size_t>(source)];
-  CADRE_CHECK(part.bytes <= want.bytes, "group {}, step {}: rank {} sends {} bytes, rank {} has room for {}", group_->name(), step_, source, part.bytes, rank_, want.bytes);
+  CADRE_CHECK(part.bytes <= want.bytes, "group {}, step {}: rank {} sends {} bytes, rank {} has room for {}",
+              group_->name(), step_, source, part.bytes, rank_, want.bytes);
   const std::byte* data = part.data;
   if (want.into && part.bytes > 0) {
     if (want.into != data) std::memcpy(want.into, data, static_cast<size_t>(part.bytes));

@@ -36,8 +36,11 @@ class MeetingPlace {
       return meeting->group;
     }
     const auto is_decided = [&] { return meeting->is_complete || meeting->failed_rank >= 0 || fail_if_left(*meeting); };
-    if (options_.meet_timeout_us == 0) changed_.wait(lock, is_decided);
-    else if (!changed_.wait_until(lock, std::chrono::steady_clock::now() + std::chrono::microseconds(options_.meet_timeout_us), is_decided))
+    if (options_.meet_timeout_us == 0)
+      changed_.wait(lock, is_decided);
+    else if (!changed_.wait_until(
+                 lock, std::chrono::steady_clock::now() + std::chrono::microseconds(options_.meet_timeout_us),
+                 is_decided))
       meeting->fail(meeting->first_missing(), fmt::format("did not come within {} us", options_.meet_timeout_us));
     if (meeting->is_complete) return meeting->group;
     if (const auto it = pending_.find(key); it != pending_.end() && it->second == meeting) pending_.erase(it);

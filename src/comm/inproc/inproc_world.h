@@ -1,5 +1,5 @@
-// Ranks as threads of one process. Each thread is given one CommWorld; groups form when all their members have asked for
-// them. The worlds may be used from one thread each and destroyed in any order.
+// Ranks as threads of one process. Each thread is given one CommWorld; groups form when all their members have asked
+// for them. The worlds may be used from one thread each and destroyed in any order.
 #pragma once
 
 #include <cstdint>

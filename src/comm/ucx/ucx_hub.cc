@@ -6,7 +6,10 @@
 namespace cadre {
 
 UcxHub::UcxHub(int rank, int size, const UcxOptions& options)
-    : rank_(rank), size_(size), worker_(size, options, [this](std::span<const std::byte> header, std::span<const std::byte> data) { handle(header, data); }) {}
+    : rank_(rank),
+      size_(size),
+      worker_(size, options,
+              [this](std::span<const std::byte> header, std::span<const std::byte> data) { handle(header, data); }) {}
 
 void UcxHub::send(int peer, const Header& header, std::span<const std::byte> data) {
   worker_.send(peer, std::as_bytes(std::span(&header, 1)), data);
@@ -15,7 +18,9 @@ void UcxHub::send(int peer, const Header& header, std::span<const std::byte> dat
 UcxTransport* UcxHub::find(int source, uint32_t group_id) {
   for (auto& [id, group] : groups_) {
     const auto member = std::find(group->members_.begin(), group->members_.end(), source);
-    if (member != group->members_.end() && group->peer_ids_[static_cast<size_t>(member - group->members_.begin())] == group_id) return group;
+    if (member != group->members_.end() &&
+        group->peer_ids_[static_cast<size_t>(member - group->members_.begin())] == group_id)
+      return group;
   }
   return nullptr;
 }
@@ -28,14 +33,18 @@ void UcxHub::handle(std::span<const std::byte> bytes, std::span<const std::byte>
   if (header.kind == Header::kData) {
     const auto group = groups_.find(header.group_id);
     if (group == groups_.end() || header.source >= group->second->members_.size()) return;
-    return group->second->take_message(static_cast<int>(header.source), header.exchange, header.total, header.offset, data);
+    return group->second->take_message(static_cast<int>(header.source), header.exchange, header.total, header.offset,
+                                       data);
   }
   const int source = static_cast<int>(header.source);
-  if (header.kind == Header::kHello) handle_hello({source, header.group_id, std::string(reinterpret_cast<const char*>(data.data()), data.size())});
-  else if (header.kind == Header::kAbort) handle_abort(source, header.group_id, data);
+  if (header.kind == Header::kHello)
+    handle_hello({source, header.group_id, std::string(reinterpret_cast<const char*>(data.data()), data.size())});
+  else if (header.kind == Header::kAbort)
+    handle_abort(source, header.group_id, data);
   else if (UcxTransport* group = find(source, header.group_id)) {
     ++group->num_changes_;
-    group->has_left_[static_cast<size_t>(std::find(group->members_.begin(), group->members_.end(), source) - group->members_.begin())] = true;
+    group->has_left_[static_cast<size_t>(std::find(group->members_.begin(), group->members_.end(), source) -
+                                         group->members_.begin())] = true;
   }
 }
 

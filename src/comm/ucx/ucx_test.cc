@@ -1,6 +1,4 @@
 // Ranks as processes of their own: forked before anything has made a thread.
-#include "comm/ucx/ucx_world.h"
-
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -13,7 +11,9 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/rng.h"
+#include "comm/inproc/inproc_world.h"
 #include "comm/test_ranks.h"
+#include "comm/ucx/ucx_world.h"
 #include "tests/testing.h"
 
 namespace cadre {
@@ -44,8 +44,10 @@ class Processes {
  public:
   // Starts num_ranks processes that run body(world, shared).
   template <typename Body>
-  Processes(int num_ranks, Body body, int64_t (*timeout_us)(int rank) = [](int) { return kLongUs; }) {
-    shared_ = static_cast<Shared*>(mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  Processes(
+      int num_ranks, Body body, int64_t (*timeout_us)(int rank) = [](int) { return kLongUs; }) {
+    shared_ =
+        static_cast<Shared*>(mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
     int ports[2];
     EXPECT_EQ(pipe2(ports, O_CLOEXEC), 0);
     for (int r = 0; r < num_ranks; ++r) {
@@ -92,12 +94,14 @@ class Processes {
       if (rank == 0) {
         server = std::make_unique<StoreServer>(StoreAddress{"127.0.0.1", 0});
         port = server->port();
-        for (int r = 1; r < num_ranks; ++r) EXPECT_EQ(write(ports[1], &port, sizeof port), static_cast<ssize_t>(sizeof port));
+        for (int r = 1; r < num_ranks; ++r)
+          EXPECT_EQ(write(ports[1], &port, sizeof port), static_cast<ssize_t>(sizeof port));
       } else {
         EXPECT_EQ(read(ports[0], &port, sizeof port), static_cast<ssize_t>(sizeof port));
       }
       {
-        auto world = make_ucx_world(rank, num_ranks, {"127.0.0.1", port}, {.connect_timeout_us = timeout_us(rank), .net_devices = "lo"});
+        auto world = make_ucx_world(rank, num_ranks, {"127.0.0.1", port},
+                                    {.connect_timeout_us = timeout_us(rank), .net_devices = "lo"});
         // Whoever makes a group with all others knows that they have taken what they need from the store.
         world->make_transport("start", all_members(num_ranks));
         server.reset();
@@ -143,7 +147,8 @@ TEST(UcxTest, RandomUnevenExchangesAndSubgroups) {
   SCOPED_TRACE(seed);
   Processes processes(4, [&](CommWorld& world, Shared&) {
     Group group("world", world.make_transport("world", all_members(4)));
-    Group pair("pair", world.make_transport("pair", world.rank() < 2 ? std::vector<int>{1, 0} : std::vector<int>{2, 3}));
+    Group pair("pair",
+               world.make_transport("pair", world.rank() < 2 ? std::vector<int>{1, 0} : std::vector<int>{2, 3}));
     for (int round = 0; round < 100; ++round) {
       const auto bytes = [&](int from, int to) -> int64_t {
         Rng rng(seed, static_cast<uint64_t>((round * 8 + from) * 8 + to));
@@ -309,6 +314,22 @@ TEST(UcxTest, AMemberThatDoesNotComeIsNamedAndTheNextMeetingIsNew) {
         check_collectives(group, 10);
       },
       [](int rank) { return rank == kLate ? kLongUs : 2'000'000; });
+  processes.expect_all_well();
+}
+
+TEST(UcxTest, RanksMayBeThreadsOfOneProcessToo) {
+  Processes processes(1, [&](CommWorld&, Shared&) {
+    constexpr int kRanks = 3;
+    StoreServer server({"127.0.0.1", 0});
+    // A world is made by its own thread, since making it waits for the others; run_ranks only lends the threads.
+    testing::run_ranks(make_inproc_worlds(kRanks), [&](CommWorld& thread) {
+      auto world = make_ucx_world(thread.rank(), kRanks, {"127.0.0.1", server.port()}, {.net_devices = "lo"});
+      Group group("world", world->make_transport("world", all_members(kRanks)));
+      for (const int64_t size : {0, 1, 1025, 200'003}) check_collectives(group, size);
+      if (thread.rank() == 1) return;
+      EXPECT_EQ(lost_rank([&] { group.barrier(); }), 1);
+    });
+  });
   processes.expect_all_well();
 }
 

@@ -17,13 +17,25 @@ constexpr int kMaxInFlight = 4;
 // Smaller parts go out in one piece at once or wait in flight; of larger ones a rest may stay in UCX's own buffers.
 constexpr int64_t kMinFlushBytes = 8 << 10;
 
-std::string group_key(const std::string& name, const std::vector<int>& members) { return fmt::format("{} {}", name, fmt::join(members, ",")); }
+std::string group_key(const std::string& name, const std::vector<int>& members) {
+  return fmt::format("{} {}", name, fmt::join(members, ","));
+}
 
 }  // namespace
 
-UcxTransport::UcxTransport(std::shared_ptr<UcxHub> hub, const std::string& name, const std::vector<int>& members, int rank, int64_t timeout_us)
-    : hub_(std::move(hub)), name_(name), key_(group_key(name, members)), members_(members), rank_(rank), peer_ids_(members.size()), has_left_(members.size()),
-      incoming_(members.size()), outgoing_(members.size()), recv_(members.size()), timeout_us_(timeout_us) {
+UcxTransport::UcxTransport(std::shared_ptr<UcxHub> hub, const std::string& name, const std::vector<int>& members,
+                           int rank, int64_t timeout_us)
+    : hub_(std::move(hub)),
+      name_(name),
+      key_(group_key(name, members)),
+      members_(members),
+      rank_(rank),
+      peer_ids_(members.size()),
+      has_left_(members.size()),
+      incoming_(members.size()),
+      outgoing_(members.size()),
+      recv_(members.size()),
+      timeout_us_(timeout_us) {
   CADRE_CHECK(key_.size() <= UcxWorker::kMaxMessageBytes, "a name of {} bytes", key_.size());
   Lock lock(hub_->worker().mutex());
   id_ = hub_->next_group_id_++;
@@ -42,8 +54,11 @@ void UcxTransport::meet(Lock& lock) {
   for (int r = 0; r < size(); ++r) {
     if (r == rank_) continue;
     hub_->worker().connect(peer(r));
-    hub_->send(peer(r), {.kind = UcxHub::Header::kHello, .group_id = id_, .source = static_cast<uint32_t>(hub_->rank())}, std::as_bytes(std::span(key_)));
-    const auto early = std::find_if(hub_->early_hellos_.begin(), hub_->early_hellos_.end(), [&](const auto& h) { return h.source == peer(r) && h.key == key_; });
+    hub_->send(peer(r),
+               {.kind = UcxHub::Header::kHello, .group_id = id_, .source = static_cast<uint32_t>(hub_->rank())},
+               std::as_bytes(std::span(key_)));
+    const auto early = std::find_if(hub_->early_hellos_.begin(), hub_->early_hellos_.end(),
+                                    [&](const auto& h) { return h.source == peer(r) && h.key == key_; });
     if (early == hub_->early_hellos_.end()) continue;
     peer_ids_[static_cast<size_t>(r)] = early->group_id;
     hub_->early_hellos_.erase(early);
@@ -54,7 +69,8 @@ void UcxTransport::meet(Lock& lock) {
     return it == peer_ids_.end() ? -1 : static_cast<int>(it - peer_ids_.begin());
   };
   wait(lock, deadline, first_silent, "did not come");
-  wait(lock, deadline, [&] { return first_unsent(); }, "did not take the greeting");
+  wait(
+      lock, deadline, [&] { return first_unsent(); }, "did not take the greeting");
 }
 
 UcxTransport::~UcxTransport() {
@@ -63,13 +79,16 @@ UcxTransport::~UcxTransport() {
   hub_->groups_.erase(id_);
   if (lost_rank_ >= 0) return;
   for (int r = 0; r < size(); ++r)
-    if (r != rank_) hub_->send(peer(r), {.kind = UcxHub::Header::kLeave, .group_id = id_, .source = static_cast<uint32_t>(hub_->rank())}, {});
+    if (r != rank_)
+      hub_->send(peer(r),
+                 {.kind = UcxHub::Header::kLeave, .group_id = id_, .source = static_cast<uint32_t>(hub_->rank())}, {});
 }
 
 int64_t UcxTransport::deadline_us() const { return timeout_us_ > 0 ? SteadyClock().now_us() + timeout_us_ : -1; }
 
 void UcxTransport::start(std::span<const SendPart> send, std::span<const RecvPart> recv) {
-  CADRE_CHECK(static_cast<int>(send.size()) == size() && static_cast<int>(recv.size()) == size(), "{} and {} parts for {} ranks", send.size(), recv.size(), size());
+  CADRE_CHECK(static_cast<int>(send.size()) == size() && static_cast<int>(recv.size()) == size(),
+              "{} and {} parts for {} ranks", send.size(), recv.size(), size());
   CADRE_CHECK(!is_open_, "group {}: an exchange is open already", name_);
   Lock lock(hub_->worker().mutex());
   std::copy(recv.begin(), recv.end(), recv_.begin());
@@ -84,13 +103,15 @@ void UcxTransport::start(std::span<const SendPart> send, std::span<const RecvPar
     // What came early lies in the stash and is copied when it is delivered.
     Incoming& in = incoming(r);
     if (in.has_begun)
-      CADRE_CHECK(in.total == recv_[static_cast<size_t>(r)].bytes, "group {}, step {}: rank {} sends {} bytes, rank {} expects {}", name_, step_, r, in.total, rank_,
+      CADRE_CHECK(in.total == recv_[static_cast<size_t>(r)].bytes,
+                  "group {}, step {}: rank {} sends {} bytes, rank {} expects {}", name_, step_, r, in.total, rank_,
                   recv_[static_cast<size_t>(r)].bytes);
   }
   if (lost_rank_ < 0) pump();
 }
 
-// Hands messages to UCX, a few per peer at a time, beginning with the rank after this one so that not all send to rank 0.
+// Hands messages to UCX, a few per peer at a time, beginning with the rank after this one so that not all send to rank
+// 0.
 void UcxTransport::pump() {
   for (int i = 1; i < size() && num_outgoing_ > 0; ++i) {
     const int r = (rank_ + i) % size();
@@ -98,8 +119,12 @@ void UcxTransport::pump() {
     while (!out.is_done && hub_->worker().num_in_flight(peer(r)) < kMaxInFlight) {
       const int64_t bytes = std::min<int64_t>(out.part.bytes - out.sent, UcxWorker::kMaxMessageBytes);
       hub_->send(peer(r),
-                 {.kind = UcxHub::Header::kData, .group_id = peer_ids_[static_cast<size_t>(r)], .source = static_cast<uint32_t>(rank_), .exchange = exchange_,
-                  .total = out.part.bytes, .offset = out.sent},
+                 {.kind = UcxHub::Header::kData,
+                  .group_id = peer_ids_[static_cast<size_t>(r)],
+                  .source = static_cast<uint32_t>(rank_),
+                  .exchange = exchange_,
+                  .total = out.part.bytes,
+                  .offset = out.sent},
                  {out.part.data + out.sent, static_cast<size_t>(bytes)});
       out.sent += bytes;
       if (out.sent < out.part.bytes) continue;
@@ -110,13 +135,15 @@ void UcxTransport::pump() {
   }
 }
 
-void UcxTransport::take_message(int source, uint32_t exchange, int64_t total, int64_t offset, std::span<const std::byte> data) {
+void UcxTransport::take_message(int source, uint32_t exchange, int64_t total, int64_t offset,
+                                std::span<const std::byte> data) {
   if (lost_rank_ >= 0) return;
   Incoming& in = incoming_[static_cast<size_t>(source)][exchange % 2];
   if (!in.has_begun) begin_incoming(in, source, exchange, total);
   const int64_t bytes = static_cast<int64_t>(data.size());
   CADRE_CHECK(in.exchange == exchange && in.total == total && offset >= 0 && bytes <= total - offset,
-              "group {}: rank {} sends bytes {} to {} of {} in exchange {}, expected {} in {}", name_, source, offset, offset + bytes, total, exchange, in.total, in.exchange);
+              "group {}: rank {} sends bytes {} to {} of {} in exchange {}, expected {} in {}", name_, source, offset,
+              offset + bytes, total, exchange, in.total, in.exchange);
   if (bytes > 0) std::memcpy(in.target + offset, data.data(), data.size());
   in.arrived += bytes;
 }
@@ -129,7 +156,8 @@ void UcxTransport::begin_incoming(Incoming& in, int source, uint32_t exchange, i
   const RecvPart& want = recv_[static_cast<size_t>(source)];
   const bool is_awaited = is_open_ && exchange == exchange_;
   if (is_awaited)
-    CADRE_CHECK(total == want.bytes, "group {}, step {}: rank {} sends {} bytes, rank {} expects {}", name_, step_, source, total, rank_, want.bytes);
+    CADRE_CHECK(total == want.bytes, "group {}, step {}: rank {} sends {} bytes, rank {} expects {}", name_, step_,
+                source, total, rank_, want.bytes);
   if (is_awaited && want.into) {
     in.target = want.into;
     return;
@@ -152,11 +180,13 @@ void UcxTransport::finish(Receive receive) {
           return -1;
         };
         // Done with this source is enough; but who is missing may be any later one that is known to be lost.
-        wait(lock, deadline, [&] { return is_complete(incoming(source)) ? -1 : missing(); }, "did not come");
+        wait(
+            lock, deadline, [&] { return is_complete(incoming(source)) ? -1 : missing(); }, "did not come");
       }
       deliver(source, receive, lock);
     }
-    wait(lock, deadline, [&] { return first_unsent(); }, "did not take what is sent to it");
+    wait(
+        lock, deadline, [&] { return first_unsent(); }, "did not take what is sent to it");
   } catch (...) {
     if (!lock.owns_lock()) lock.lock();
     lose(rank_, "failed in the middle of an exchange");
@@ -172,7 +202,8 @@ void UcxTransport::deliver(int source, Receive receive, Lock& lock) {
   const RecvPart& want = recv_[static_cast<size_t>(source)];
   const std::byte* data = source == rank_ ? outgoing_[static_cast<size_t>(source)].part.data : incoming(source).target;
   const int64_t bytes = source == rank_ ? outgoing_[static_cast<size_t>(source)].part.bytes : incoming(source).total;
-  CADRE_CHECK(bytes == want.bytes, "group {}, step {}: rank {} sends {} bytes, rank {} expects {}", name_, step_, source, bytes, rank_, want.bytes);
+  CADRE_CHECK(bytes == want.bytes, "group {}, step {}: rank {} sends {} bytes, rank {} expects {}", name_, step_,
+              source, bytes, rank_, want.bytes);
   lock.unlock();
   if (want.into && bytes > 0) {
     if (want.into != data) std::memcpy(want.into, data, static_cast<size_t>(bytes));
@@ -198,7 +229,8 @@ void UcxTransport::wait(Lock& lock, int64_t deadline_us, FunctionRef<int()> firs
     look_for_losses();
     return lost_rank_ >= 0;
   };
-  if (!worker.wait(lock, deadline_us, is_over)) lose(first_missing(), fmt::format("{} within {} us", late, timeout_us_));
+  if (!worker.wait(lock, deadline_us, is_over))
+    lose(first_missing(), fmt::format("{} within {} us", late, timeout_us_));
   if (lost_rank_ >= 0 && first_missing() >= 0) throw_lost();
 }
 
@@ -225,8 +257,12 @@ void UcxTransport::lose(int rank, const std::string& how) {
   std::memcpy(text.data(), &rank, sizeof(int32_t));
   text += how.substr(0, 1024);
   for (int r = 0; r < size(); ++r)
-    if (r != rank_) hub_->send(peer(r), {.kind = UcxHub::Header::kAbort, .group_id = id_, .source = static_cast<uint32_t>(hub_->rank())}, std::as_bytes(std::span(text)));
-  while (hub_->worker().progress()) {}
+    if (r != rank_)
+      hub_->send(peer(r),
+                 {.kind = UcxHub::Header::kAbort, .group_id = id_, .source = static_cast<uint32_t>(hub_->rank())},
+                 std::as_bytes(std::span(text)));
+  while (hub_->worker().progress()) {
+  }
 }
 
 void UcxTransport::throw_lost() const { throw PeerLost(name_, lost_rank_, step_, lost_how_); }

@@ -50,7 +50,8 @@ class UcxHub {
 class UcxTransport final : public Transport {
  public:
   // Says hello to the other members and waits for theirs. Throws PeerLost.
-  UcxTransport(std::shared_ptr<UcxHub> hub, const std::string& name, const std::vector<int>& members, int rank, int64_t timeout_us);
+  UcxTransport(std::shared_ptr<UcxHub> hub, const std::string& name, const std::vector<int>& members, int rank,
+               int64_t timeout_us);
   ~UcxTransport() override;
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(members_.size()); }
@@ -85,7 +86,8 @@ class UcxTransport final : public Transport {
   void pump();
   void deliver(int source, Receive receive, Lock& lock);
   int first_unsent();
-  // Waits until first_missing() is -1; who it names at the deadline, when its connection closes or when it leaves is lost.
+  // Waits until first_missing() is -1; who it names at the deadline, when its connection closes or when it leaves is
+  // lost.
   void wait(Lock& lock, int64_t deadline_us, FunctionRef<int()> first_missing, const char* late);
   void look_for_losses();
   void lose(int rank, const std::string& how);

@@ -21,17 +21,24 @@ constexpr unsigned kMessageId = 1;
 
 void UcxWorker::require(ucs_status_t status, const char* what) const {
   if (status != UCS_OK)
-    throw Error(ErrorKind::kUnavailable, fmt::format("UCX: expected {} to succeed, found: {}; see UCX_LOG_LEVEL=info", what, api_.ucs_status_string(status)));
+    throw Error(ErrorKind::kUnavailable, fmt::format("UCX: expected {} to succeed, found: {}; see UCX_LOG_LEVEL=info",
+                                                     what, api_.ucs_status_string(status)));
 }
 
 UcxWorker::UcxWorker(int num_peers, const UcxOptions& options, Handler handler)
-    : handler_(std::move(handler)), close_timeout_us_(options.close_timeout_us), peers_(static_cast<size_t>(num_peers)) {
+    : handler_(std::move(handler)),
+      close_timeout_us_(options.close_timeout_us),
+      peers_(static_cast<size_t>(num_peers)) {
   for (Peer& p : peers_) p.worker = this;
   create_worker(options);
   require(api_.ucp_worker_get_efd(worker_, &event_fd_), "a descriptor to wait on");
   wake_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  ucp_am_handler_param_t param{.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG,
-                               .id = kMessageId, .flags = UCP_AM_FLAG_WHOLE_MSG, .cb = on_message, .arg = this};
+  ucp_am_handler_param_t param{.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
+                                             UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG,
+                               .id = kMessageId,
+                               .flags = UCP_AM_FLAG_WHOLE_MSG,
+                               .cb = on_message,
+                               .arg = this};
   require(api_.ucp_worker_set_am_recv_handler(worker_, &param), "a message handler");
 }
 
@@ -101,7 +108,9 @@ std::string UcxWorker::address() const {
   return copy;
 }
 
-void UcxWorker::set_peer_address(int peer, std::string address) { peers_[static_cast<size_t>(peer)].address = std::move(address); }
+void UcxWorker::set_peer_address(int peer, std::string address) {
+  peers_[static_cast<size_t>(peer)].address = std::move(address);
+}
 
 void UcxWorker::set_ranks_here(int num_ranks) {
   // One round of progress asks the kernel, so a few are some microseconds. With more ranks than processors the peer
@@ -113,7 +122,8 @@ void UcxWorker::connect(int peer) {
   Peer& p = peers_[static_cast<size_t>(peer)];
   if (p.endpoint || p.death) return;
   ucp_ep_params_t params{};
-  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.field_mask =
+      UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
   params.address = reinterpret_cast<const ucp_address_t*>(p.address.data());
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler = {.cb = on_error, .arg = &p};
@@ -143,7 +153,8 @@ UcxWorker::Buffer* UcxWorker::take_buffer() {
 
 void UcxWorker::send(int peer, std::span<const std::byte> header, std::span<const std::byte> data) {
   Peer& p = peers_[static_cast<size_t>(peer)];
-  CADRE_CHECK(header.size() <= sizeof(Buffer::header) && data.size() <= kMaxMessageBytes, "{} and {} bytes", header.size(), data.size());
+  CADRE_CHECK(header.size() <= sizeof(Buffer::header) && data.size() <= kMaxMessageBytes, "{} and {} bytes",
+              header.size(), data.size());
   if (p.death || !p.endpoint) return;
   Buffer* buffer = take_buffer();
   buffer->peer = &p;
@@ -155,7 +166,8 @@ void UcxWorker::send(int peer, std::span<const std::byte> header, std::span<cons
   param.flags = UCP_AM_SEND_FLAG_EAGER;
   param.cb.send = on_sent;
   param.user_data = buffer;
-  const ucs_status_ptr_t request = api_.ucp_am_send_nbx(p.endpoint, kMessageId, buffer->header, header.size(), buffer->data.data(), data.size(), &param);
+  const ucs_status_ptr_t request = api_.ucp_am_send_nbx(p.endpoint, kMessageId, buffer->header, header.size(),
+                                                        buffer->data.data(), data.size(), &param);
   if (UCS_PTR_IS_PTR(request)) {
     ++p.num_in_flight;
     return;
@@ -181,8 +193,10 @@ void UcxWorker::flush(int peer) {
   param.cb.send = on_flushed;
   param.user_data = &p;
   const ucs_status_ptr_t request = api_.ucp_ep_flush_nbx(p.endpoint, &param);
-  if (UCS_PTR_IS_PTR(request)) ++p.num_in_flight;
-  else if (UCS_PTR_IS_ERR(request)) mark_dead(p, UCS_PTR_STATUS(request));
+  if (UCS_PTR_IS_PTR(request))
+    ++p.num_in_flight;
+  else if (UCS_PTR_IS_ERR(request))
+    mark_dead(p, UCS_PTR_STATUS(request));
 }
 
 void UcxWorker::on_flushed(void* request, ucs_status_t status, void* user_data) {
@@ -197,8 +211,10 @@ void UcxWorker::on_error(void* user_data, ucp_ep_h, ucs_status_t status) {
   p.worker->mark_dead(p, status);
 }
 
-ucs_status_t UcxWorker::on_message(void* self, const void* header, size_t header_bytes, void* data, size_t bytes, const ucp_am_recv_param_t*) {
-  static_cast<UcxWorker*>(self)->handler_({static_cast<const std::byte*>(header), header_bytes}, {static_cast<const std::byte*>(data), bytes});
+ucs_status_t UcxWorker::on_message(void* self, const void* header, size_t header_bytes, void* data, size_t bytes,
+                                   const ucp_am_recv_param_t*) {
+  static_cast<UcxWorker*>(self)->handler_({static_cast<const std::byte*>(header), header_bytes},
+                                          {static_cast<const std::byte*>(data), bytes});
   return UCS_OK;
 }
 

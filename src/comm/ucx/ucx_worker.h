@@ -1,6 +1,6 @@
-// One rank's end of UCX: connections to the other ranks, messages of at most kMaxMessageBytes to them, and waiting. Messages
-// are copied into memory of its own before UCX sees them, so whatever happens to a peer, UCX never holds memory that
-// belongs to a caller. All functions but wake() want the caller to hold mutex().
+// One rank's end of UCX: connections to the other ranks, messages of at most kMaxMessageBytes to them, and waiting.
+// Messages are copied into memory of its own before UCX sees them, so whatever happens to a peer, UCX never holds
+// memory that belongs to a caller. All functions but wake() want the caller to hold mutex().
 #pragma once
 
 #include <cstdint>
@@ -51,7 +51,8 @@ class UcxWorker {
   uint64_t num_deaths() const { return num_deaths_; }
 
   bool progress() { return api_.ucp_worker_progress(worker_) != 0; }
-  // Until is_done() or the deadline (of steady time; negative: none); false at the deadline. Lets go of the lock to sleep.
+  // Until is_done() or the deadline (of steady time; negative: none); false at the deadline. Lets go of the lock to
+  // sleep.
   bool wait(std::unique_lock<std::mutex>& lock, int64_t deadline_us, FunctionRef<bool()> is_done);
   // Any thread, lock held or not: makes a wait() look again.
   void wake();
@@ -74,7 +75,8 @@ class UcxWorker {
   void mark_dead(Peer& peer, ucs_status_t status);
   Buffer* take_buffer();
   void close_endpoints();
-  static ucs_status_t on_message(void* self, const void* header, size_t header_bytes, void* data, size_t bytes, const ucp_am_recv_param_t* param);
+  static ucs_status_t on_message(void* self, const void* header, size_t header_bytes, void* data, size_t bytes,
+                                 const ucp_am_recv_param_t* param);
   static void on_sent(void* request, ucs_status_t status, void* buffer);
   static void on_flushed(void* request, ucs_status_t status, void* peer);
   static void on_error(void* peer, ucp_ep_h endpoint, ucs_status_t status);

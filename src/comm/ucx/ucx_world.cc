@@ -26,7 +26,8 @@ class UcxWorld final : public CommWorld {
 
 }  // namespace
 
-std::unique_ptr<CommWorld> make_ucx_world(int rank, int size, const StoreAddress& store_address, const UcxOptions& options) {
+std::unique_ptr<CommWorld> make_ucx_world(int rank, int size, const StoreAddress& store_address,
+                                          const UcxOptions& options) {
   CADRE_CHECK(rank >= 0 && rank < size, "rank {} of {}", rank, size);
   auto hub = std::make_shared<UcxHub>(rank, size, options);
   std::lock_guard lock(hub->worker().mutex());

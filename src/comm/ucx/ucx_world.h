@@ -11,8 +11,9 @@
 
 namespace cadre {
 
-// Exchanges addresses with the other ranks through the store, which is not needed afterwards. Throws Error when they do not
-// all come within options.connect_timeout_us.
-std::unique_ptr<CommWorld> make_ucx_world(int rank, int size, const StoreAddress& store, const UcxOptions& options = {});
+// Exchanges addresses with the other ranks through the store, which is not needed afterwards. Throws Error when they do
+// not all come within options.connect_timeout_us.
+std::unique_ptr<CommWorld> make_ucx_world(int rank, int size, const StoreAddress& store,
+                                          const UcxOptions& options = {});
 
 }  // namespace cadre
