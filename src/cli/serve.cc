@@ -27,6 +27,7 @@ struct ServeFlags {
   std::vector<std::string> names;
   std::string api_key_file;
   int64_t drain_timeout_s = 60;
+  std::string load_balance = "total_tokens";
 };
 
 // SIGINT and SIGTERM, taken by the main thread when it asks; every thread started later inherits the block.
@@ -118,7 +119,9 @@ int serve(const ServeFlags& flags) {
   const Progress bar = terminal_progress();
   LoadedModel loaded;
   try {
-    loaded = load_model(flags.engine, flags.controller, clock, [&](const char* what, int64_t done, int64_t total) {
+    ControllerOptions controller = flags.controller;
+    controller.load_balance = *load_balance_of(flags.load_balance);
+    loaded = load_model(flags.engine, controller, clock, [&](const char* what, int64_t done, int64_t total) {
       if (bar) bar(what, done, total);
       if (signals.wait(0)) throw Interrupted{};
     });
@@ -150,6 +153,9 @@ void add_serve(CLI::App& app, Run* run) {
   command->add_option("--api-key-file", f->api_key_file, "The same from a file, one a line");
   command->add_option("--max-queued-requests", f->controller.max_queued_requests, "Choices that may wait; more get 429")->check(CLI::PositiveNumber)->capture_default_str();
   command->add_option("--max-queued-tokens", f->controller.max_queued_tokens, "Prompt tokens that may wait")->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_option("--load-balance-method", f->load_balance,
+                      "How requests are spread over data-parallel ranks: fewest tokens, fewest requests, in turn, or by the request's bootstrap_room")
+      ->check(CLI::IsMember({"round_robin", "total_requests", "total_tokens", "follow_bootstrap_room"}))->capture_default_str();
   command->add_option("--max-connections", f->http.max_connections, "Open connections; more get 503")->check(CLI::PositiveNumber)->capture_default_str();
   command->add_option("--max-body-bytes", f->http.max_body_bytes, "Largest request body; more gets 413")->capture_default_str();
   command->add_option("--max-header-bytes", f->http.max_header_bytes, "Largest request head; more gets 431")->capture_default_str();

@@ -5,8 +5,8 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <thread>
-#include <tuple>
 #include <utility>
 #include <variant>
 
@@ -35,26 +35,31 @@ constexpr int64_t kNotBusy = -1;
 
 // Everything but the engine is guarded by the controller's mutex; the engine belongs to the thread, but for its constants.
 struct Rank {
+  int idx = 0;
   std::unique_ptr<Engine> engine;
   std::unique_ptr<StepSync> sync;  // with the other ranks; null: none
   std::thread thread;
   std::condition_variable wake;
   std::vector<Command> inbox;
-  // Submitted, and not in `published` yet.
-  int64_t num_arriving = 0, num_arriving_tokens = 0;
   EngineStats published;         // of the last decision or step
+  uint64_t num_published = 0;
+  uint64_t num_taken = 0;        // assignments whose submission has left the inbox
   int64_t busy_since_us = kNotBusy;
   bool is_dead = false;          // its thread gave up
 
-  int64_t num_queued() const { return num_arriving + published.num_waiting; }
-  int64_t num_queued_tokens() const { return num_arriving_tokens + published.num_waiting_tokens; }
   bool is_idle() const { return inbox.empty() && busy_since_us == kNotBusy; }
 };
 
 }  // namespace
 
 struct Controller::Impl {
-  Rank& least_loaded();
+  // With the mutex held.
+  RankLoad queued(const Rank& rank) const;
+  bool is_healthy(const Rank& rank) const;
+  void set_published(Rank& rank, const EngineStats& stats);
+  void take_inbox(Rank& rank, std::vector<Command>* commands);
+  void set_dead(Rank& rank);
+
   void check_room(const GenerationRequest& request) const;
   void run(Rank& rank);
   void run_alone(Rank& rank);
@@ -74,6 +79,7 @@ struct Controller::Impl {
   std::vector<std::unique_ptr<Rank>> ranks;
 
   mutable std::mutex mutex;
+  std::optional<Router> router;
   std::condition_variable idle;
   uint64_t num_submitted = 0;
   int64_t num_wakes = 0;  // StepVote::num_wakes
@@ -88,11 +94,14 @@ Controller::Controller(std::vector<std::unique_ptr<Engine>> engines, ControllerO
   impl_->clock = options.clock ? options.clock : &impl_->steady_clock;
   CADRE_CHECK(syncs.empty() || syncs.size() == engines.size(), "{} syncs of {} engines", syncs.size(), engines.size());
   syncs.resize(engines.size());
-  for (auto& engine : engines) {
-    impl_->ranks.push_back(std::make_unique<Rank>());
-    impl_->ranks.back()->sync = std::move(syncs[impl_->ranks.size() - 1]);
-    impl_->ranks.back()->published = engine->stats();
-    impl_->ranks.back()->engine = std::move(engine);
+  impl_->router.emplace(options.load_balance, static_cast<int>(engines.size()));
+  for (size_t i = 0; i < engines.size(); ++i) {
+    auto rank = std::make_unique<Rank>();
+    rank->idx = static_cast<int>(i);
+    rank->sync = std::move(syncs[i]);
+    rank->engine = std::move(engines[i]);
+    impl_->set_published(*rank, rank->engine->stats());
+    impl_->ranks.push_back(std::move(rank));
   }
   for (auto& rank : impl_->ranks) rank->thread = std::thread([this, r = rank.get()] { impl_->run(*r); });
 }
@@ -112,16 +121,13 @@ RequestHandle Controller::submit(GenerationRequest request, DeltaSink sink) {
   const std::lock_guard lock(impl_->mutex);
   if (impl_->is_draining)
     throw Error(ErrorKind::kUnavailable, "The server is shutting down and takes no new requests; send it to another or later");
+  const RoutingWish wish{.rank = request.data_parallel_rank, .room = request.bootstrap_room};
+  impl_->router->check(wish);
   impl_->check_room(request);
-  Rank& rank = impl_->least_loaded();
-  if (rank.is_dead) throw Error(ErrorKind::kUnavailable, "The engine has stopped after a failure; the server has to be restarted");
-  const auto num_ranks = static_cast<uint64_t>(impl_->ranks.size());
-  const auto rank_idx = static_cast<uint64_t>(
-      std::find_if(impl_->ranks.begin(), impl_->ranks.end(), [&](const auto& r) { return r.get() == &rank; }) - impl_->ranks.begin());
+  const auto rank_idx = static_cast<size_t>(impl_->router->route(wish, {request.n, num_prompt_tokens(request)}).rank);
+  Rank& rank = *impl_->ranks[rank_idx];
   // The handle names the rank, so that cancel() finds it without a table.
-  const RequestHandle handle = ++impl_->num_submitted * num_ranks + rank_idx;
-  rank.num_arriving += request.n;
-  rank.num_arriving_tokens += num_prompt_tokens(request);
+  const RequestHandle handle = ++impl_->num_submitted * impl_->ranks.size() + rank_idx;
   rank.inbox.emplace_back(Submission{handle, std::move(request), std::move(sink)});
   ++impl_->num_wakes;
   for (const auto& r : impl_->ranks)
@@ -129,10 +135,12 @@ RequestHandle Controller::submit(GenerationRequest request, DeltaSink sink) {
   return handle;
 }
 
+int Controller::rank_of(RequestHandle handle) const { return static_cast<int>(handle % impl_->ranks.size()); }
+
 void Controller::cancel(RequestHandle handle) {
   const std::lock_guard lock(impl_->mutex);
   if (handle > (impl_->num_submitted + 1) * impl_->ranks.size()) return;
-  Rank& rank = *impl_->ranks[handle % impl_->ranks.size()];
+  Rank& rank = *impl_->ranks[static_cast<size_t>(rank_of(handle))];
   if (rank.is_dead) return;
   rank.inbox.emplace_back(Cancellation{handle});
   rank.wake.notify_one();
@@ -151,14 +159,19 @@ bool Controller::wait_until_idle(int64_t timeout_ms) {
                               [this] { return impl_->is_idle(); });
 }
 
-EngineStats Controller::stats(int rank) const {
+EngineStats Controller::stats(int rank) const { return status(rank).stats; }
+
+RankStatus Controller::status(int rank) const {
   const std::lock_guard lock(impl_->mutex);
   const Rank& r = *impl_->ranks.at(static_cast<size_t>(rank));
-  EngineStats stats = r.published;
-  stats.num_waiting = r.num_queued();
-  stats.num_waiting_tokens = r.num_queued_tokens();
-  return stats;
+  RankStatus status{.stats = r.published, .load = impl_->router->load(rank), .num_assigned = impl_->router->num_assigned(rank), .is_healthy = impl_->is_healthy(r)};
+  const RankLoad queued = impl_->queued(r);
+  status.stats.num_waiting = queued.num_requests;
+  status.stats.num_waiting_tokens = queued.num_tokens;
+  return status;
 }
+
+const ControllerOptions& Controller::options() const { return impl_->options; }
 
 int Controller::num_ranks() const { return static_cast<int>(impl_->ranks.size()); }
 
@@ -166,25 +179,44 @@ const Engine& Controller::engine(int rank) const { return *impl_->ranks.at(stati
 
 bool Controller::is_healthy() const {
   const std::lock_guard lock(impl_->mutex);
-  const int64_t now_us = impl_->clock->now_us();
-  return std::all_of(impl_->ranks.begin(), impl_->ranks.end(), [&](const auto& rank) {
-    return !rank->is_dead && (rank->busy_since_us == kNotBusy || now_us - rank->busy_since_us <= impl_->options.step_timeout_us);
-  });
+  return std::all_of(impl_->ranks.begin(), impl_->ranks.end(), [&](const auto& rank) { return impl_->is_healthy(*rank); });
 }
 
-// By sequences, then by tokens still to be prefilled; the first of equals.
-Rank& Controller::Impl::least_loaded() {
-  const auto load = [](const Rank& rank) {
-    return std::tuple(rank.is_dead, rank.num_queued() + rank.published.num_running, rank.num_queued_tokens());
-  };
-  return **std::min_element(ranks.begin(), ranks.end(), [&](const auto& a, const auto& b) { return load(*a) < load(*b); });
+bool Controller::Impl::is_healthy(const Rank& rank) const {
+  return !rank.is_dead && (rank.busy_since_us == kNotBusy || clock->now_us() - rank.busy_since_us <= options.step_timeout_us);
+}
+
+// What waits on a rank or is on its way to it.
+RankLoad Controller::Impl::queued(const Rank& rank) const {
+  const RankLoad pending = router->pending(rank.idx);
+  return {pending.num_requests + rank.published.num_waiting, pending.num_tokens + rank.published.num_waiting_tokens};
+}
+
+void Controller::Impl::set_published(Rank& rank, const EngineStats& stats) {
+  rank.published = stats;
+  const RankLoad load{stats.num_waiting + stats.num_running, stats.num_waiting_tokens + stats.num_running_tokens};
+  router->update(rank.idx, {.sequence = ++rank.num_published, .num_taken = rank.num_taken, .load = load});
+}
+
+void Controller::Impl::take_inbox(Rank& rank, std::vector<Command>* commands) {
+  commands->clear();
+  std::swap(*commands, rank.inbox);
+  rank.num_taken = router->num_assigned(rank.idx);
+}
+
+// Ranks that step together end together.
+void Controller::Impl::set_dead(Rank& rank) {
+  rank.is_dead = true;
+  for (const auto& other : ranks)
+    if (other.get() == &rank || rank.sync) router->remove(other->idx);
 }
 
 void Controller::Impl::check_room(const GenerationRequest& request) const {
   int64_t num_queued = 0, num_tokens = 0;
   for (const auto& rank : ranks) {
-    num_queued += rank->num_queued();
-    num_tokens += rank->num_queued_tokens();
+    const RankLoad load = queued(*rank);
+    num_queued += load.num_requests;
+    num_tokens += load.num_tokens;
   }
   if (num_queued == 0) return;
   if (num_queued + request.n > options.max_queued_requests)
@@ -205,19 +237,18 @@ void Controller::Impl::run(Rank& rank) {
     rank.sync->abort(e.what());
     engine.fail_all(fmt::format("A rank of the deployment was lost ({}); send the request again when the server has restarted", e.what()));
     const std::lock_guard lock(mutex);
-    rank.is_dead = true;
+    set_dead(rank);
   } catch (...) {
     // Even failing the requests failed: only a restart helps, and is_healthy() says so.
     if (rank.sync) rank.sync->abort("failed");
     const std::lock_guard lock(mutex);
-    rank.is_dead = true;
+    set_dead(rank);
   }
   std::vector<Command> left;
   {
     const std::lock_guard lock(mutex);
-    std::swap(left, rank.inbox);
-    rank.published = engine.stats();
-    rank.num_arriving = rank.num_arriving_tokens = 0;
+    take_inbox(rank, &left);
+    set_published(rank, engine.stats());
     rank.busy_since_us = kNotBusy;
     idle.notify_all();
   }
@@ -255,7 +286,7 @@ void Controller::Impl::run_together(Rank& rank) {
     {
       std::unique_lock lock(mutex);
       rank.wake.wait(lock, [&] { return is_stopping || !rank.inbox.empty() || agreement.must_vote(num_wakes); });
-      std::swap(commands, rank.inbox);
+      take_inbox(rank, &commands);
       vote.num_wakes = num_wakes;
       vote.is_stopping = is_stopping;
       if (agreement.must_vote(num_wakes) || is_stopping) rank.busy_since_us = clock->now_us();
@@ -306,8 +337,7 @@ void Controller::Impl::refuse(Submission& submission) {
 bool Controller::Impl::take_commands(Rank& rank, std::vector<Command>* commands) {
   std::unique_lock lock(mutex);
   rank.wake.wait(lock, [&] { return is_stopping || !rank.inbox.empty() || rank.busy_since_us != kNotBusy; });
-  commands->clear();
-  std::swap(*commands, rank.inbox);
+  take_inbox(rank, commands);
   rank.busy_since_us = clock->now_us();
   return !is_stopping;
 }
@@ -315,14 +345,7 @@ bool Controller::Impl::take_commands(Rank& rank, std::vector<Command>* commands)
 void Controller::Impl::publish(Rank& rank) {
   const EngineStats stats = rank.engine->stats();
   const std::lock_guard lock(mutex);
-  rank.published = stats;
-  rank.num_arriving = rank.num_arriving_tokens = 0;
-  for (const Command& command : rank.inbox) {
-    const auto* submission = std::get_if<Submission>(&command);
-    if (!submission) continue;
-    rank.num_arriving += submission->request.n;
-    rank.num_arriving_tokens += num_prompt_tokens(submission->request);
-  }
+  set_published(rank, stats);
 }
 
 void Controller::Impl::rest(Rank& rank) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "dp/routing.h"
 #include "dp/step_sync.h"
 #include "engine/engine.h"
 #include "engine/request.h"
@@ -24,6 +25,15 @@ struct ControllerOptions {
   int64_t step_timeout_us = 60'000'000;    // a rank whose step takes longer is not healthy
   const Clock* clock = nullptr;            // of the health check; must outlive the controller. nullptr: the steady clock
   DpSync sync = DpSync::kLockstep;         // of several ranks
+  LoadBalance load_balance = LoadBalance::kTotalTokens;
+};
+
+// A data-parallel rank as the controller sees it.
+struct RankStatus {
+  EngineStats stats;          // as Controller::stats()
+  RankLoad load;              // what requests are spread by
+  uint64_t num_assigned = 0;  // requests it was given since the start
+  bool is_healthy = true;     // makes steps, or has nothing to do
 };
 
 class Controller {
@@ -34,9 +44,12 @@ class Controller {
   ~Controller();  // cancels what is left and joins the threads
 
   // Validates (ids in range, prompt + 1 within the context, enough blocks in an empty pool, sane parameters) and queues.
-  // Throws Error: kInvalidInput, kContextLength (both numbers in the message), kOverloaded, kUnavailable (draining).
+  // Throws Error: kInvalidInput, kContextLength (both numbers in the message), kOverloaded, kUnavailable (draining, or the
+  // rank it has to go to has stopped).
   // The sink gets every delta of every choice; the last one of each choice has `finish`.
   RequestHandle submit(GenerationRequest request, DeltaSink sink);
+  // The rank that a request was given to, for life.
+  int rank_of(RequestHandle handle) const;
 
   // Ends a request in whatever state it is, before the next step of its rank; its choices finish with kCancelled. Does
   // not wait for that. Unknown or finished handles are ignored.
@@ -47,6 +60,8 @@ class Controller {
   bool wait_until_idle(int64_t timeout_ms);
 
   EngineStats stats(int rank) const;  // snapshot, never waits for a step; requests on their way in count as waiting
+  RankStatus status(int rank) const;
+  const ControllerOptions& options() const;
   int num_ranks() const;
   const Engine& engine(int rank) const;  // for its constants: validate, options, max_model_len, vocab_size, tokenizer
   // True when every rank made a step lately or has nothing to do (health is progress).

@@ -402,6 +402,7 @@ EngineStats Engine::stats() const {
   stats.num_waiting = impl_->scheduler.num_waiting();
   stats.num_running = impl_->scheduler.num_running();
   stats.num_waiting_tokens = impl_->scheduler.num_waiting_tokens();
+  stats.num_running_tokens = impl_->scheduler.num_running_tokens();
   stats.num_free_blocks = impl_->pool.num_free();
   stats.num_blocks = impl_->pool.num_blocks();
   stats.num_preemptions = impl_->scheduler.num_preemptions();

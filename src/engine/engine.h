@@ -29,7 +29,7 @@ struct EngineOptions {
 // prompt once.
 struct EngineStats {
   int64_t num_waiting = 0, num_running = 0;
-  int64_t num_waiting_tokens = 0;
+  int64_t num_waiting_tokens = 0, num_running_tokens = 0;  // known tokens: prompt and generated so far
   int64_t num_free_blocks = 0, num_blocks = 0;
   uint64_t num_steps = 0, num_prompt_tokens = 0, num_generated_tokens = 0, num_preemptions = 0;
   uint64_t num_finished_stop = 0, num_finished_length = 0, num_cancelled = 0, num_failed = 0;

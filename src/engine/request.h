@@ -37,6 +37,9 @@ struct GenerationRequest {
   std::vector<int32_t> prompt;        // at least one id, all in [0, vocab_size)
   SamplingParams sampling;
   int32_t n = 1;                      // choices; they share prompt and parameters and differ by stream of the seed
+  // Where it goes (dp/routing.h); the engine that has it does not ask.
+  std::optional<int64_t> data_parallel_rank;  // to this rank and no other
+  std::optional<int64_t> bootstrap_room;      // what follow_bootstrap_room follows
 };
 
 enum class FinishReason { kStop, kLength, kCancelled, kError };

@@ -69,6 +69,12 @@ std::span<const ScheduledRows> Scheduler::schedule() {
   return scheduled_;
 }
 
+int64_t Scheduler::num_running_tokens() const {
+  int64_t sum = 0;
+  for (const SchedSequence* sequence : running_) sum += sequence->num_tokens;
+  return sum;
+}
+
 // False when the sequence itself had to give way. Later ones have no rows in this step yet.
 bool Scheduler::make_room_for_next_row(SchedSequence* sequence) {
   const auto needed = static_cast<size_t>(blocks_for(sequence->num_tokens));

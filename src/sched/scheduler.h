@@ -73,6 +73,7 @@ class Scheduler {
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
   int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()); }
   int64_t num_waiting_tokens() const { return num_waiting_tokens_; }
+  int64_t num_running_tokens() const;  // known ones, in the cache or to be computed
   uint64_t num_preemptions() const { return num_preemptions_; }
   std::span<SchedSequence* const> running() const { return running_; }
 
