@@ -43,6 +43,7 @@ TEST(Cli, HelpSaysWhatThereIs) {
 
 TEST(Cli, BadFlagsAndFilesEndWithOneSentenceAndCode2) {
   for (const std::string& arguments : std::vector<std::string>{"serve", "serve " + demo() + " --max-num-seqs 0", "serve " + demo() + " --no-such-flag",
+                                       "serve " + demo() + " --load-balance-method random", "serve " + demo() + " --max-prefill-tokens-per-step -1",
                                        "frobnicate", "generate " + demo(), "generate /nowhere --prompt x", "inspect /nowhere",
                                        "generate " + demo() + " --prompt x --max-model-len 5000", "generate " + demo() + " --prompt x --kv-cache-memory 12parsecs",
                                        "generate " + demo() + " --prompt x --max-num-seqs 9 --max-num-batched-tokens 8",

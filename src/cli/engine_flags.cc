@@ -91,6 +91,8 @@ void add_run_flags(CLI::App& command, EngineFlags& f) {
   command.add_option("--max-num-seqs", f.max_num_seqs, "Sequences that run at once")->check(CLI::Range(int64_t{1}, int64_t{65536}))->capture_default_str();
   command.add_option("--max-num-batched-tokens", f.max_num_batched_tokens, "Rows of one step: decoding first, the rest for pieces of prompts")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))->capture_default_str();
+  command.add_option("--max-prefill-tokens-per-step", f.max_prefill_tokens_per_step, "Rows of them for pieces of prompts while any rank decodes; 0: no further bound")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 20))->capture_default_str();
   command.add_option("--max-model-len", f.max_model_len, "Prompt and answer together, at most; the model's context unless told")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
   auto* memory = command.add_option("--kv-cache-memory", f.kv_cache_memory, "Memory for the KV cache of all ranks here, such as 2GiB; 40 % of what is free unless told");
@@ -166,6 +168,7 @@ LoadedModel load_model(const EngineFlags& flags, const ControllerOptions& contro
   const Part heads{0, layout.attn_tp};
   const int64_t token_bytes = kv_bytes_per_token(out.config, heads, options.decoder.kv_dtype);
   options.engine = {.max_num_seqs = flags.max_num_seqs, .max_num_batched_tokens = flags.max_num_batched_tokens,
+                    .max_prefill_tokens_per_step = flags.max_prefill_tokens_per_step,
                     .num_kv_blocks = choose_kv_blocks(flags, token_bytes, layout.world, max_model_len), .max_model_len = max_model_len, .eos_ids = out.config.eos_ids};
   if (options.engine.eos_ids.empty() && out.tokenizer->eos_id()) options.engine.eos_ids.push_back(*out.tokenizer->eos_id());
   if (flags.seed >= 0) options.engine.seed = static_cast<uint64_t>(flags.seed);

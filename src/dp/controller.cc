@@ -281,6 +281,7 @@ void Controller::Impl::run_together(Rank& rank) {
   StepAgreement agreement(options.sync);
   std::vector<Command> commands;
   std::vector<int64_t> dp_rows(ranks.size());
+  bool is_shared_step = false;  // others decode in it
   for (int64_t step = 0;; ++step) {
     StepVote vote;
     {
@@ -300,12 +301,14 @@ void Controller::Impl::run_together(Rank& rank) {
       publish(rank);
       continue;
     }
-    vote.num_rows = engine.schedule();
+    vote.num_rows = engine.schedule(is_shared_step);
+    vote.num_samples = engine.num_scheduled_samples();
     vote.has_work = engine.has_work();
     publish(rank);
     rank.sync->set_step(step);
     const std::span<const StepVote> votes = rank.sync->exchange(vote);
     const StepVerdict verdict = agreement.decide(votes);
+    is_shared_step = others_decode(votes, rank.idx);
     if (verdict == StepVerdict::kStop) return;
     if (verdict == StepVerdict::kRun) {
       for (size_t r = 0; r < votes.size(); ++r) dp_rows[r] = votes[r].num_rows;

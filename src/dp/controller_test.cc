@@ -92,6 +92,40 @@ class Inbox {
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
+// Votes of ranks that are threads.
+struct VoteTable {
+  explicit VoteTable(size_t num_ranks) : coming(num_ranks) {}
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<StepVote> coming, agreed;
+  size_t num_votes = 0;
+  uint64_t turn = 0;
+};
+
+class TableSync final : public StepSync {
+ public:
+  TableSync(std::shared_ptr<VoteTable> table, size_t rank) : table_(std::move(table)), rank_(rank) {}
+  std::span<const StepVote> exchange(const StepVote& mine) override {
+    std::unique_lock lock(table_->mutex);
+    table_->coming[rank_] = mine;
+    if (++table_->num_votes == table_->coming.size()) {
+      table_->agreed = table_->coming;  // nobody reads the last ones any more: all have voted again
+      table_->num_votes = 0;
+      ++table_->turn;
+      table_->changed.notify_all();
+    } else {
+      table_->changed.wait(lock, [&, turn = table_->turn] { return table_->turn != turn; });
+    }
+    return table_->agreed;
+  }
+  void set_step(int64_t) override {}
+  void abort(const std::string&) override {}
+
+ private:
+  std::shared_ptr<VoteTable> table_;
+  size_t rank_;
+};
+
 class ControllerTest : public ::testing::Test {
  protected:
   void make(ControllerOptions options = {}, int num_ranks = 1, ScriptedModelOptions model = {},
@@ -280,6 +314,91 @@ TEST_F(ControllerTest, SpreadsOverTheLeastLoadedRanks) {
   for (const auto handle : handles) controller->cancel(handle);
   gate.open();
   for (const auto& inbox : inboxes) EXPECT_EQ(inbox->wait(), FinishReason::kCancelled);
+}
+
+// One at a time, so that all ranks are equally idle: turns decide.
+TEST_F(ControllerTest, MethodsAndPinsChooseTheRank) {
+  const auto ranks_of = [&](LoadBalance method, const std::vector<GenerationRequest>& all) {
+    make({.load_balance = method}, 3);
+    std::vector<int> out;
+    std::vector<std::unique_ptr<Inbox>> inboxes;
+    for (const GenerationRequest& r : all) {
+      inboxes.push_back(std::make_unique<Inbox>());
+      out.push_back(controller->rank_of(controller->submit(r, inboxes.back()->sink())));
+      inboxes.back()->wait();
+      EXPECT_TRUE(controller->wait_until_idle(60'000));
+    }
+    for (size_t i = 0; i < 3; ++i)
+      EXPECT_EQ(controller->status(static_cast<int>(i)).num_assigned, static_cast<uint64_t>(std::count(out.begin(), out.end(), static_cast<int>(i))));
+    return out;
+  };
+  GenerationRequest plain = request("<<say a>>"), pinned = plain, with_room = plain;
+  pinned.data_parallel_rank = 2;
+  with_room.bootstrap_room = 7;
+  for (const LoadBalance method : {LoadBalance::kRoundRobin, LoadBalance::kTotalRequests, LoadBalance::kTotalTokens})
+    EXPECT_EQ(ranks_of(method, {plain, plain, pinned, plain, with_room}), (std::vector<int>{0, 1, 2, 2, 0})) << load_balance_name(method);
+  EXPECT_EQ(ranks_of(LoadBalance::kFollowBootstrapRoom, {with_room, pinned, with_room}), (std::vector<int>{1, 2, 1}));
+  EXPECT_EQ(refusal(plain), ErrorKind::kInvalidInput);
+  pinned.data_parallel_rank = 3;
+  EXPECT_EQ(refusal(pinned), ErrorKind::kInvalidInput);
+}
+
+TEST_F(ControllerTest, RunningTokensCountAsLoad) {
+  make({}, 2, gated());
+  Inbox long_one, short_ones[3];
+  controller->submit(request("<<loop x>>" + std::string(300, '.') + "<<loop x>>"), long_one.sink());
+  gate.wait_for_arrivals(1);  // it runs
+  EXPECT_EQ(controller->status(0).load, (RankLoad{1, 320}));
+  EXPECT_EQ(controller->stats(0).num_running_tokens, 320);
+  for (Inbox& inbox : short_ones) EXPECT_EQ(controller->rank_of(controller->submit(request("<<loop x>>"), inbox.sink())), 1);
+  EXPECT_EQ(controller->status(1).load, (RankLoad{3, 30}));
+}
+
+// A rank that only has a prompt runs it in small pieces while another one decodes, and in one go when nobody does.
+TEST_F(ControllerTest, PromptsAreBoundedWhileAnotherRankDecodes) {
+  for (const int64_t bound : {0, 5}) {
+    std::atomic<int64_t> most_rows{0};
+    std::vector<std::unique_ptr<Engine>> engines;
+    std::vector<std::unique_ptr<StepSync>> syncs;
+    const auto table = std::make_shared<VoteTable>(2);
+    for (size_t rank = 0; rank < 2; ++rank) {
+      const ScriptedModelOptions model{.before_forward = [&, rank](const StepInput& input) {
+        int64_t num_rows = 0;
+        for (const SequenceRows& rows : input.sequences) num_rows += static_cast<int64_t>(rows.tokens.size());
+        if (rank == 1) most_rows = std::max(most_rows.load(), num_rows);
+      }};
+      engines.push_back(std::make_unique<Engine>(std::make_unique<ScriptedModel>(model), tokenizer,
+                                                 EngineOptions{.max_prefill_tokens_per_step = bound, .num_kv_blocks = 256, .eos_ids = {257}}, clock));
+      syncs.push_back(std::make_unique<TableSync>(table, rank));
+    }
+    controller = std::make_unique<Controller>(std::move(engines), ControllerOptions{}, std::move(syncs));
+    const auto submit_to = [&](int rank, const std::string& prompt, DeltaSink sink) {
+      GenerationRequest r = request(prompt);
+      r.data_parallel_rank = rank;
+      return controller->submit(std::move(r), std::move(sink));
+    };
+    std::string prompt(51, '.');
+    prompt += "<<say x>>";
+    Inbox alone, decoding, beside;
+    submit_to(1, prompt, alone.sink());
+    EXPECT_EQ(alone.wait(), FinishReason::kStop);
+    EXPECT_EQ(most_rows, 60);
+    EXPECT_TRUE(controller->wait_until_idle(60'000));
+    most_rows = 0;
+    Gate first_token;
+    const auto handle = submit_to(0, "<<loop x>>", [&, sink = decoding.sink()](Delta&& delta) {
+      sink(std::move(delta));
+      first_token.arrive();
+    });
+    first_token.wait_for_arrivals(1);
+    submit_to(1, prompt, beside.sink());
+    first_token.open();
+    EXPECT_EQ(beside.wait(), FinishReason::kStop);
+    EXPECT_EQ(most_rows, bound > 0 ? bound : 60);
+    controller->cancel(handle);
+    decoding.wait();
+    controller.reset();  // before what its threads use
+  }
 }
 
 TEST_F(ControllerTest, AThrowingModelDoesNotStopTheRank) {

@@ -78,6 +78,9 @@ EngineOptions checked(EngineOptions options, const Model& model) {
   expect_positive("max_num_batched_tokens", options.max_num_batched_tokens);
   expect_positive("num_kv_blocks", options.num_kv_blocks);
   expect_positive("max_model_len", options.max_model_len);
+  if (options.max_prefill_tokens_per_step < 0)
+    throw Error(ErrorKind::kInvalidInput, fmt::format("max_prefill_tokens_per_step: expected 0 (no bound) or more, found {}; raise it", options.max_prefill_tokens_per_step),
+                "max_prefill_tokens_per_step");
   if (options.max_model_len > model.max_position())
     throw Error(ErrorKind::kInvalidInput,
                 fmt::format("max_model_len: expected at most the model's context of {} tokens, found {}; lower it",
@@ -145,7 +148,8 @@ Engine::Impl::Impl(std::unique_ptr<Model> the_model, std::shared_ptr<const Token
       clock(the_clock),
       kv(model->kv_layout(), options.num_kv_blocks),
       pool(options.num_kv_blocks),
-      scheduler({options.max_num_seqs, options.max_num_batched_tokens, scored_rows(*model)}, pool),
+      scheduler({.max_num_seqs = options.max_num_seqs, .max_num_batched_tokens = options.max_num_batched_tokens,
+                 .max_prefill_tokens_per_step = options.max_prefill_tokens_per_step, .max_scored_rows = scored_rows(*model)}, pool),
       sampler(vocab_size),
       logits(static_cast<size_t>((options.max_num_seqs + scored_rows(*model)) * vocab_size) * sizeof(float)) {
   if (options.seed) {
@@ -387,9 +391,13 @@ int64_t Engine::step() {
   return num_rows;
 }
 
-int64_t Engine::schedule() {
+int64_t Engine::num_scheduled_samples() const {
+  return std::count_if(impl_->scheduled.begin(), impl_->scheduled.end(), [](const ScheduledRows& rows) { return rows.samples; });
+}
+
+int64_t Engine::schedule(bool others_decode) {
   CADRE_CHECK(impl_->scheduled.empty(), "{} sequences are scheduled already", impl_->scheduled.size());
-  impl_->scheduled = impl_->scheduler.schedule();
+  impl_->scheduled = impl_->scheduler.schedule(others_decode);
   int64_t num_rows = 0;
   for (const ScheduledRows& rows : impl_->scheduled) num_rows += rows.num_rows;
   return num_rows;

@@ -19,6 +19,7 @@ namespace cadre {
 struct EngineOptions {
   int64_t max_num_seqs = 256;              // sequences running at once
   int64_t max_num_batched_tokens = 2048;   // rows of one step: decode rows first, the rest for prefill chunks
+  int64_t max_prefill_tokens_per_step = 0; // rows of prefill chunks while any rank decodes (sched/scheduler.h); 0: no bound
   int64_t num_kv_blocks = 0;               // blocks of 16 tokens in the pool
   int64_t max_model_len = 0;               // 0: the model's context length; else a smaller limit
   std::vector<int32_t> eos_ids;            // any of them ends a sequence unless ignore_eos
@@ -59,7 +60,8 @@ class Engine {
   // The halves of step(), for an owner that acts in between: schedule() decides who runs and returns the number of rows;
   // if there are any, run_scheduled() must follow before anything is added or cancelled. dp_rows: rows of every
   // data-parallel rank, where there are several; then a rank without rows takes part too.
-  int64_t schedule();
+  int64_t schedule(bool others_decode = false);
+  int64_t num_scheduled_samples() const;  // sequences that the scheduled step gives a token
   void run_scheduled(std::span<const int64_t> dp_rows = {});
   EngineStats stats() const;
   // The options in force: limits lowered to what the model was built for.

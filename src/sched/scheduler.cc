@@ -47,7 +47,7 @@ void Scheduler::remove(SchedSequence* sequence) {
   sequence->state = SchedSequence::State::kIdle;
 }
 
-std::span<const ScheduledRows> Scheduler::schedule() {
+std::span<const ScheduledRows> Scheduler::schedule(bool others_decode) {
   scheduled_.clear();
   rows_left_ = options_.max_num_batched_tokens;
   scored_rows_left_ = options_.max_scored_rows;
@@ -57,6 +57,8 @@ std::span<const ScheduledRows> Scheduler::schedule() {
     if (sequence->num_uncomputed() != 1 || !make_room_for_next_row(sequence)) continue;
     schedule_chunk(sequence);
   }
+  if (options_.max_prefill_tokens_per_step > 0 && (others_decode || !scheduled_.empty()))
+    rows_left_ = std::min(rows_left_, options_.max_prefill_tokens_per_step);
   for (SchedSequence* sequence : running_)
     if (sequence->num_uncomputed() > 1) schedule_chunk(sequence);
   while (!waiting_.empty() && rows_left_ > 0 && num_running() < options_.max_num_seqs) {

@@ -4,7 +4,10 @@
 //
 // The rules, in order:
 //  1. Every running sequence that needs one row gets it (the budget is never smaller than the number of running ones).
-//  2. The rest of the budget goes to prompts, earliest arrival first, as large a chunk as fits.
+//  2. The rest of the budget goes to prompts, earliest arrival first, as large a chunk as fits. While somebody decodes, here
+//     or on a rank that steps together with this one, prompts get no more than max_prefill_tokens_per_step rows of it: a
+//     step lasts as long as its longest rank, so that a long prompt on one would hold up the tokens of all. It is one row
+//     at least, so a prompt always gets on.
 //  3. Waiting sequences start in order of arrival, never past one another, when all blocks of their known tokens are
 //     free and as many blocks stay free as sequences run (each may soon need one).
 //  4. When a running sequence needs a block and none is free, the latest arrived running sequence gives all of its
@@ -23,6 +26,7 @@ namespace cadre {
 struct SchedulerOptions {
   int64_t max_num_seqs = 256;             // running at once; at most max_num_batched_tokens of them
   int64_t max_num_batched_tokens = 2048;  // rows of one step
+  int64_t max_prefill_tokens_per_step = 0;  // of them for prompts while somebody decodes; 0: no such bound
   int64_t max_scored_rows = 256;          // rows of one step that need logits only for prompt logprobs
 };
 
@@ -64,8 +68,8 @@ class Scheduler {
   void remove(SchedSequence* sequence);
 
   // The rows of the next step, single rows first, then prompt chunks, each in order of arrival. Valid until the next call.
-  // Empty only when nothing is queued or running.
-  std::span<const ScheduledRows> schedule();
+  // Empty only when nothing is queued or running. others_decode: a rank that steps together with this one does.
+  std::span<const ScheduledRows> schedule(bool others_decode = false);
   // The scheduled rows were computed: to be called for each before the next schedule().
   static void advance(const ScheduledRows& rows) { rows.sequence->num_computed = rows.start + rows.num_rows; }
 

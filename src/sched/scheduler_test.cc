@@ -38,13 +38,13 @@ class Simulation {
     open_.erase(sequence);
   }
   // Runs a step, checks every rule on it, and returns the arrivals of the sequences that got their first token.
-  std::vector<uint64_t> step() {
+  std::vector<uint64_t> step(bool others_decode = false) {
     std::vector<SchedSequence*> ready;  // running ones that need one row
     for (SchedSequence* sequence : scheduler_.running())
       if (sequence->num_uncomputed() == 1) ready.push_back(sequence);
-    const auto scheduled = scheduler_.schedule();
+    const auto scheduled = scheduler_.schedule(others_decode);
     last_.assign(scheduled.begin(), scheduled.end());
-    check(ready);
+    check(ready, others_decode);
     std::vector<uint64_t> first_tokens;
     for (const ScheduledRows& rows : last_) {
       SchedSequence* sequence = rows.sequence;
@@ -71,7 +71,7 @@ class Simulation {
   const BlockPool& pool() const { return pool_; }
 
  private:
-  void check(const std::vector<SchedSequence*>& ready) const {
+  void check(const std::vector<SchedSequence*>& ready, bool others_decode) const {
     int64_t num_rows = 0, num_scored = 0;
     std::set<const SchedSequence*> seen;
     for (const ScheduledRows& rows : last_) {
@@ -87,6 +87,12 @@ class Simulation {
       num_scored += rows.num_logit_rows - (rows.samples ? 1 : 0);
     }
     EXPECT_LE(num_rows, options_.max_num_batched_tokens);
+    const auto num_singles = std::count_if(last_.begin(), last_.end(), [&](const ScheduledRows& rows) {
+      return rows.num_rows == 1 && rows.samples && std::find(ready.begin(), ready.end(), rows.sequence) != ready.end();
+    });
+    if (options_.max_prefill_tokens_per_step > 0 && (others_decode || num_singles > 0)) {
+      EXPECT_LE(num_rows - num_singles, options_.max_prefill_tokens_per_step);
+    }
     EXPECT_LE(num_scored, options_.max_scored_rows);
     EXPECT_LE(scheduler_.num_running(), std::min(options_.max_num_seqs, options_.max_num_batched_tokens));
     for (const SchedSequence* sequence : ready)
@@ -207,7 +213,7 @@ TEST(Scheduler, KeepsItsRulesUnderRandomTraffic) {
   uint64_t num_preemptions = 0;
   for (int round = 0; round < 300; ++round) {
     const SchedulerOptions options{.max_num_seqs = 1 + rng.below(8), .max_num_batched_tokens = 1 + rng.below(40),
-                                   .max_scored_rows = 1 + rng.below(10)};
+                                   .max_prefill_tokens_per_step = round % 3 == 0 ? 0 : 1 + rng.below(12), .max_scored_rows = 1 + rng.below(10)};
     const int64_t num_blocks = 4 + rng.below(20);
     Simulation sim(options, num_blocks);
     int num_to_add = 30;
@@ -230,7 +236,7 @@ TEST(Scheduler, KeepsItsRulesUnderRandomTraffic) {
         if (is_scored && !group) scored.insert(s->arrival);
       }
       if (sim.num_open() > 0 && rng.below(10) == 0) sim.cancel(sim.any(rng()));
-      for (const uint64_t arrival : sim.step()) {
+      for (const uint64_t arrival : sim.step(rng.below(4) == 0)) {
         if (scored.contains(arrival)) continue;
         ASSERT_GT(arrival, last_first_token) << "round " << round;
         last_first_token = arrival;
@@ -243,6 +249,49 @@ TEST(Scheduler, KeepsItsRulesUnderRandomTraffic) {
     num_preemptions += sim.scheduler().num_preemptions();
   }
   EXPECT_GT(num_preemptions, 50u);
+}
+
+TEST(Scheduler, PromptsAreBoundedWhileSomebodyDecodes) {
+  Simulation sim({.max_num_seqs = 4, .max_num_batched_tokens = 20, .max_prefill_tokens_per_step = 4}, 100);
+  const auto rows = [&] {
+    std::vector<int64_t> out;
+    for (const ScheduledRows& r : sim.last()) out.push_back(r.num_rows);
+    return out;
+  };
+  sim.add(30, 3);
+  sim.step();
+  EXPECT_EQ(rows(), (std::vector<int64_t>{20}));  // nobody waits for a token
+  sim.step(true);
+  EXPECT_EQ(rows(), (std::vector<int64_t>{4}));   // another rank does
+  sim.add(3, 1);
+  sim.step();
+  EXPECT_EQ(rows(), (std::vector<int64_t>{6, 3}));
+  sim.add(9, 1);
+  sim.add(9, 1);
+  sim.step();
+  EXPECT_EQ(rows(), (std::vector<int64_t>{1, 4}));
+  sim.step();  // the first ends
+  EXPECT_EQ(rows(), (std::vector<int64_t>{1, 4}));
+  sim.step();  // the last row of a prompt gives a token, as decoding does
+  EXPECT_EQ(rows(), (std::vector<int64_t>{1, 4}));
+  sim.step();
+  EXPECT_EQ(rows(), (std::vector<int64_t>{5}));
+  EXPECT_FALSE(sim.has_work());
+}
+
+// Whatever the others do for ever, a prompt ends after as many steps as its rows fill at the bound.
+TEST(Scheduler, ABoundStarvesNoPrompt) {
+  Simulation sim({.max_num_seqs = 4, .max_num_batched_tokens = 4, .max_prefill_tokens_per_step = 1}, 100);
+  for (int i = 0; i < 3; ++i) sim.add(1, 300);
+  sim.step(true);
+  sim.step(true);
+  sim.step(true);
+  SchedSequence* prompt = sim.add(50, 2);
+  for (int i = 0; i < 50; ++i) {
+    EXPECT_EQ(prompt->num_tokens, 50);
+    sim.step(true);
+  }
+  EXPECT_EQ(prompt->num_tokens, 51);
 }
 
 // While one long prompt is prefilled in chunks, every running sequence gets its row in every step.

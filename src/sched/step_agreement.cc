@@ -23,4 +23,10 @@ StepVerdict StepAgreement::decide(std::span<const StepVote> votes) {
   return StepVerdict::kPause;
 }
 
+bool others_decode(std::span<const StepVote> votes, int rank) {
+  for (size_t r = 0; r < votes.size(); ++r)
+    if (static_cast<int>(r) != rank && votes[r].num_samples > 0) return true;
+  return false;
+}
+
 }  // namespace cadre

@@ -17,6 +17,7 @@ namespace cadre {
 
 struct StepVote {
   int64_t num_rows = 0;       // this rank would run now
+  int64_t num_samples = 0;    // of its sequences that get a token by it: they decode in the next step, if they go on
   int64_t num_wakes = 0;      // that it has heard of
   int64_t generation = 0;     // of the expert placement it would run with
   int32_t has_work = 0;       // unfinished requests, with rows or not
@@ -29,6 +30,9 @@ enum class StepVerdict : uint8_t {
   kPause,   // wait for a wake
   kStop,    // all want to end
 };
+
+// Whether, by the votes of a step, a rank other than `rank` decodes in the next one.
+bool others_decode(std::span<const StepVote> votes, int rank);
 
 enum class DpSync : uint8_t { kLockstep, kWaves };
 inline constexpr int64_t kWaveTurns = 32;

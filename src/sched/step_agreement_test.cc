@@ -163,6 +163,13 @@ TEST(StepAgreement, AnyRowsMakeAllRunAndAllMustWantToStop) {
   EXPECT_EQ(agreement.decide(std::vector<StepVote>{{.num_rows = 1, .has_work = 1, .is_stopping = 1}, {.is_stopping = 1}}), StepVerdict::kStop);
 }
 
+TEST(StepAgreement, OthersDecodeWhenAnyOfThemGetsTokens) {
+  const std::vector<StepVote> votes{{.num_rows = 9}, {.num_rows = 4, .num_samples = 1}, {}};
+  EXPECT_TRUE(others_decode(votes, 0));
+  EXPECT_FALSE(others_decode(votes, 1));
+  EXPECT_TRUE(others_decode(votes, 2));
+}
+
 TEST(StepAgreement, WavesWeighAPauseEvery32Turns) {
   StepAgreement agreement(DpSync::kWaves);
   const std::vector<StepVote> nothing(2, {.num_wakes = 1});
