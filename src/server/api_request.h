@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "dp/routing.h"
 #include "engine/request.h"
 #include "tokenizer/tokenizer.h"
 
@@ -52,6 +53,7 @@ struct ApiRequest {
   bool continuous_usage = false;  // stream_options.continuous_usage_stats: usage in every chunk
   bool echo = false;
   bool return_logprobs = false;  // sampling.num_logprobs alternatives each
+  RoutingWish routing;           // not of the parsers here: it takes headers too (routing_fields.h)
 
   int32_t num_choices() const { return static_cast<int32_t>(prompts.size()) * n; }
 };

@@ -8,6 +8,7 @@
 #include "server/generation.h"
 #include "server/json_text.h"
 #include "server/random_id.h"
+#include "server/routing_fields.h"
 
 namespace cadre {
 namespace {
@@ -126,7 +127,7 @@ HttpHeaders ApiService::common_headers(const HttpRequest& request) const {
   HttpHeaders headers{{"x-request-id", request_id_of(request)}};
   if (!options_.cors_origin.empty()) {
     headers.emplace_back("Access-Control-Allow-Origin", options_.cors_origin);
-    headers.emplace_back("Access-Control-Expose-Headers", "x-request-id");
+    headers.emplace_back("Access-Control-Expose-Headers", fmt::format("x-request-id, {}", kRankHeader));
   }
   return headers;
 }
@@ -160,7 +161,8 @@ std::optional<HttpResponse> ApiService::check_head(const HttpRequest& head) {
                        : "GET, HEAD, POST, OPTIONS");
     if (!options_.cors_origin.empty()) {
       response.headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
-      response.headers.emplace_back("Access-Control-Allow-Headers", "Authorization, Content-Type, x-request-id");
+      response.headers.emplace_back("Access-Control-Allow-Headers",
+                                    fmt::format("Authorization, Content-Type, x-request-id, {}", kRankHeader));
       response.headers.emplace_back("Access-Control-Max-Age", "600");
     }
     return finish_response(std::move(response), head, route ? route->path : "other");
@@ -250,6 +252,8 @@ void ApiService::generate(Call call, ApiKind kind) {
     const json::value body = parse_json(call.request.body, "request");
     ApiRequest request = kind == ApiKind::kChat ? parse_chat_request(body, *ready->model)
                                                 : parse_completion_request(body, *ready->model);
+    request.routing =
+        read_routing_wish(JsonObject(body.get_object(), "request"), call.request.headers, ready->controller->num_ranks());
     const GenerationContext context{*ready->controller, ready->model, metrics_, clock_, options_.keep_alive_ms};
     auto generation = std::make_shared<Generation>(context, std::move(request), call.exchange, headers,
                                                    headers[0].second, call.arrival_us);

@@ -1,11 +1,15 @@
 #include "server/generation.h"
 
+#include <fmt/format.h>
+
 #include <chrono>
+#include <set>
 
 #include "base/error.h"
 #include "server/api_error.h"
 #include "server/json_text.h"
 #include "server/random_id.h"
+#include "server/routing_fields.h"
 
 namespace cadre {
 namespace {
@@ -42,6 +46,8 @@ GenerationRequest Generation::generation_request(size_t prompt_idx) const {
   out.prompt = request.prompts[prompt_idx].ids;
   out.sampling = request.sampling;
   out.n = request.n;
+  out.data_parallel_rank = request.routing.rank;
+  out.bootstrap_room = request.routing.room;
   return out;
 }
 
@@ -64,7 +70,16 @@ void Generation::start() {
     cancel();
     throw;
   }
+  headers_.emplace_back(kRankHeader, rank_names());
   exchange_->post([self = shared_from_this()] { self->open(); });
+}
+
+// Ranks that the prompts went to, each once.
+std::string Generation::rank_names() {
+  const std::lock_guard lock(handles_mutex_);
+  std::set<int> ranks;
+  for (const RequestHandle handle : handles_) ranks.insert(context_.controller.rank_of(handle));
+  return fmt::format("{}", fmt::join(ranks, ", "));
 }
 
 void Generation::cancel() {

@@ -48,6 +48,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   };
 
   GenerationRequest generation_request(size_t prompt_idx) const;
+  std::string rank_names();
   void on_delta(size_t prompt_idx, Delta&& delta);  // engine thread
   void observe(size_t prompt_idx, const Delta& delta);
   void open();  // this and below: the exchange's thread
