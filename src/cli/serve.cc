@@ -56,6 +56,12 @@ class StopSignals {
 
 struct Interrupted {};
 
+json::object layout_json(const Layout& l, const std::string& dp_sync) {
+  return {{"world", l.world}, {"attn_dp", l.attn_dp}, {"attn_cp", l.attn_cp}, {"attn_tp", l.attn_tp}, {"ep", l.ep}, {"moe_tp", l.moe_tp}, {"dense_tp", l.dense_tp},
+          {"exchange", exchange_name(l.exchange)}, {"combine", l.combine == CombineOrder::kExact ? "exact" : "per_rank"},
+          {"placement", l.placement == PlacementStrategy::kLinear ? "linear" : "round_robin"}, {"dp_sync", dp_sync}};
+}
+
 std::shared_ptr<const ServedModel> served_model(const ServeFlags& flags, const LoadedModel& loaded) {
   auto model = std::make_shared<ServedModel>();
   model->names = flags.names.empty() ? std::vector<std::string>{flags.engine.model} : flags.names;
@@ -66,6 +72,7 @@ std::shared_ptr<const ServedModel> served_model(const ServeFlags& flags, const L
   model->max_model_len = loaded.deployment->controller().engine(0).max_model_len();
   model->created_unix_s = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   model->defaults = loaded.defaults;
+  model->layout = layout_json(loaded.deployment->layout(), flags.engine.dp_sync);
   return model;
 }
 

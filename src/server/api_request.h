@@ -35,6 +35,7 @@ struct ServedModel {
   int64_t max_model_len = 0;
   int64_t created_unix_s = 0;
   SamplingDefaults defaults;
+  json::object layout;  // of its ranks, as GET /server_info shows it
 };
 
 struct ApiPrompt {

@@ -9,6 +9,7 @@
 #include "server/json_text.h"
 #include "server/random_id.h"
 #include "server/routing_fields.h"
+#include "server/server_info.h"
 
 namespace cadre {
 namespace {
@@ -63,7 +64,7 @@ std::string starts_with_bearer(std::string_view value) {
 }  // namespace
 
 struct ApiService::Route {
-  enum class Kind { kChat, kCompletion, kModels, kTokenize, kDetokenize, kHealth, kMetrics, kVersion };
+  enum class Kind { kChat, kCompletion, kModels, kTokenize, kDetokenize, kHealth, kMetrics, kVersion, kServerInfo };
   Kind kind;
   std::string_view path;
   std::string_view method;
@@ -91,6 +92,7 @@ const ApiService::Route* ApiService::find_route(std::string_view path) {
       {Kind::kHealth, "/health", "GET", true, false},
       {Kind::kMetrics, "/metrics", "GET", true, false},
       {Kind::kVersion, "/version", "GET", false, false},
+      {Kind::kServerInfo, "/server_info", "GET", false, false},
   };
   for (const Route& route : kRoutes)
     if (route.has_tail ? path.starts_with(route.path) && path.size() > route.path.size() : path == route.path)
@@ -231,6 +233,8 @@ void ApiService::handle(HttpRequest request, std::shared_ptr<HttpExchange> excha
       return answer(call, [this](const HttpRequest&) { return metrics_text(); });
     case Route::Kind::kVersion:
       return answer(call, [this](const HttpRequest&) { return version(); });
+    case Route::Kind::kServerInfo:
+      return answer(call, [this](const HttpRequest&) { return info(); });
   }
 }
 
@@ -347,21 +351,33 @@ HttpResponse ApiService::detokenize(const HttpRequest& request) const {
 
 HttpResponse ApiService::health() const {
   const auto ready = ready_backend();
-  if (!ready->controller->is_healthy())
+  std::vector<int> stuck;
+  for (int rank = 0; rank < ready->controller->num_ranks(); ++rank)
+    if (!ready->controller->status(rank).is_healthy) stuck.push_back(rank);
+  if (!stuck.empty())
     throw Error(ErrorKind::kUnavailable,
-                "expected every rank to make steps, found one that does not; restart the server");
+                fmt::format("expected every data-parallel rank to make steps, found {} of {} that make none ({} {}); restart the server",
+                            stuck.size(), ready->controller->num_ranks(), stuck.size() == 1 ? "rank" : "ranks",
+                            fmt::join(stuck, ", ")));
   return json_response(json::object{{"status", "ok"}, {"ranks", ready->controller->num_ranks()}});
 }
 
 HttpResponse ApiService::metrics_text() const {
-  std::vector<EngineStats> engines;
+  std::vector<RankStatus> ranks;
   const auto ready = backend();
   for (int rank = 0; ready && rank < ready->controller->num_ranks(); ++rank)
-    engines.push_back(ready->controller->stats(rank));
+    ranks.push_back(ready->controller->status(rank));
   HttpResponse response;
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";
-  response.body = metrics_.text(ready ? ready->model->names[0] : "", engines);
+  response.body = metrics_.text(ready ? ready->model->names[0] : "", ranks);
   return response;
+}
+
+HttpResponse ApiService::info() const {
+  const auto ready = backend();
+  if (!ready)
+    throw Error(ErrorKind::kUnavailable, "expected a loaded model, found it still loading; try again in a while");
+  return json_response(server_info(options_.version, *ready->model, *ready->controller, is_draining_));
 }
 
 HttpResponse ApiService::version() const { return json_response(json::object{{"version", options_.version}}); }

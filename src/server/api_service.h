@@ -64,6 +64,7 @@ class ApiService final : public HttpHandler {
   HttpResponse health() const;
   HttpResponse metrics_text() const;
   HttpResponse version() const;
+  HttpResponse info() const;
 
   const ApiServiceOptions options_;
   const Clock& clock_;

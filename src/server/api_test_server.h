@@ -77,6 +77,7 @@ struct TestServerOptions {
   HttpServerOptions http;
   SamplingDefaults defaults;
   int num_ranks = 1;
+  json::object layout;
   bool has_chat_template = true;
 };
 
@@ -118,6 +119,7 @@ class TestServer {
     model->max_model_len = controller_->engine(0).max_model_len();
     model->created_unix_s = 1'700'000'000;
     model->defaults = options.defaults;
+    model->layout = options.layout;
     service_.set_ready(model, *controller_);
     http_ = std::make_unique<HttpServer>(options.http, service_);
     http_->start();

@@ -5,6 +5,8 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <type_traits>
+
 namespace cadre {
 namespace {
 
@@ -24,11 +26,11 @@ const prometheus::Histogram::BucketBoundaries kRequestSeconds = {0.01, 0.05, 0.1
 const prometheus::Histogram::BucketBoundaries kTokens = {1,    2,    5,    10,    20,    50,    100,    200,   500,
                                                          1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000};
 
-// Families of what the engines count, one metric per rank.
+// Families of what the ranks count, one metric each; read takes an EngineStats or a RankStatus.
 class EngineFamilies {
  public:
-  EngineFamilies(const std::string& model_name, const std::vector<EngineStats>& engines)
-      : model_name_(model_name), engines_(engines) {}
+  EngineFamilies(const std::string& model_name, const std::vector<RankStatus>& ranks)
+      : model_name_(model_name), ranks_(ranks) {}
 
   template <typename Read>
   void gauge(const char* name, const char* help, Read read) {
@@ -44,11 +46,15 @@ class EngineFamilies {
   template <typename Read>
   void add(const char* name, const char* help, MetricType type, std::pair<const char*, const char*> label, Read read) {
     if (families_.empty() || families_.back().name != name) families_.push_back({name, help, type, {}});
-    for (size_t rank = 0; rank < engines_.size(); ++rank) {
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
       ClientMetric metric;
       metric.label = {{"engine", std::to_string(rank)}, {"model_name", model_name_}};
       if (label.first) metric.label.push_back({label.first, label.second});
-      const double value = static_cast<double>(read(engines_[rank]));
+      double value = 0;
+      if constexpr (std::is_invocable_v<Read, const EngineStats&>)
+        value = static_cast<double>(read(ranks_[rank].stats));
+      else
+        value = static_cast<double>(read(ranks_[rank]));
       if (type == MetricType::Gauge)
         metric.gauge.value = value;
       else
@@ -58,18 +64,24 @@ class EngineFamilies {
   }
 
   const std::string& model_name_;
-  const std::vector<EngineStats>& engines_;
+  const std::vector<RankStatus>& ranks_;
   std::vector<MetricFamily> families_;
 };
 
-std::vector<MetricFamily> engine_families(const std::string& model_name, const std::vector<EngineStats>& engines) {
-  EngineFamilies out(model_name, engines);
+std::vector<MetricFamily> engine_families(const std::string& model_name, const std::vector<RankStatus>& ranks) {
+  EngineFamilies out(model_name, ranks);
   using S = EngineStats;
   out.gauge("cadre:num_requests_running", "Sequences running now.", [](const S& s) { return s.num_running; });
   out.gauge("cadre:num_requests_waiting", "Sequences waiting for admission now.",
             [](const S& s) { return s.num_waiting; });
   out.gauge("cadre:num_waiting_tokens", "Prompt tokens of waiting sequences.",
             [](const S& s) { return s.num_waiting_tokens; });
+  out.gauge("cadre:num_running_tokens", "Known tokens of running sequences.",
+            [](const S& s) { return s.num_running_tokens; });
+  out.gauge("cadre:rank_healthy", "1 while the rank makes steps or has nothing to do.",
+            [](const RankStatus& r) { return r.is_healthy ? 1 : 0; });
+  out.counter("cadre:requests_assigned_total", "Requests given to the rank.",
+              [](const RankStatus& r) { return r.num_assigned; });
   out.gauge("cadre:kv_cache_usage_perc", "Share of KV blocks in use, from 0 to 1.", [](const S& s) {
     return s.num_blocks > 0 ? 1.0 - static_cast<double>(s.num_free_blocks) / static_cast<double>(s.num_blocks) : 0.0;
   });
@@ -139,8 +151,8 @@ void Metrics::observe_request(double seconds, int64_t prompt_tokens, int64_t com
   impl_->completion_tokens.Observe(static_cast<double>(completion_tokens));
 }
 
-std::string Metrics::text(const std::string& model_name, const std::vector<EngineStats>& engines) const {
-  std::vector<MetricFamily> families = engine_families(model_name, engines);
+std::string Metrics::text(const std::string& model_name, const std::vector<RankStatus>& ranks) const {
+  std::vector<MetricFamily> families = engine_families(model_name, ranks);
   for (MetricFamily& family : impl_->registry.Collect()) families.push_back(std::move(family));
   return prometheus::TextSerializer().Serialize(families);
 }

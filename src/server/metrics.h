@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/engine.h"
+#include "dp/controller.h"
 
 namespace cadre {
 
@@ -23,8 +23,8 @@ class Metrics {
   void observe_inter_token(double seconds);
   void observe_request(double seconds, int64_t prompt_tokens, int64_t completion_tokens);
 
-  // The text of GET /metrics. engines: one snapshot per rank, empty while the model loads.
-  std::string text(const std::string& model_name, const std::vector<EngineStats>& engines) const;
+  // The text of GET /metrics. ranks: one snapshot per data-parallel rank, empty while the model loads.
+  std::string text(const std::string& model_name, const std::vector<RankStatus>& ranks) const;
 
  private:
   struct Impl;
