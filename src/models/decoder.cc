@@ -294,7 +294,7 @@ void Decoder::feed_forward_half(int64_t index) {
   const auto* moe = std::get_if<MoeLayer>(&layer.feed_forward);
   normalise(layer.feed_forward_norm);
   MoeStep step{.layer = index, .world_rows = ranks_->world_rows, .exchanges = ranks_->exchanges ? &*ranks_->exchanges : nullptr, .observer = &observer_,
-               .observed = {0, ranks_->own.count}, .pool = &pool_};
+               .observed = {0, ranks_->own.count}, .pool = &pool_, .work = index == watched_layer_ ? work_ : nullptr};
   // An exchange takes this rank's rows as they are and brings the sums back.
   if (half.gather == GroupKind::kNone || half.exchange != ExchangeKind::kNone) {
     if (moe) moe->forward(step, w_->normed.data(), ranks_->own.count, w_->delta.data(), std::span(w_->row_failed).first(static_cast<size_t>(ranks_->own.count)), *w_->moe);

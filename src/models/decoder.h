@@ -68,6 +68,8 @@ class Decoder final : public Model {
   std::span<const LayerPlan> plan() const { return plan_; }
   // Routing choices of this rank's rows: with split heads, of its slice of the step's rows.
   void set_route_observer(RouteObserver observer) { observer_ = std::move(observer); }
+  // Where the experts of this layer report what they did, added to what is there; null: nowhere. Between steps only.
+  void watch_experts(int64_t layer, ExpertWork* work) { watched_layer_ = layer, work_ = work; }
 
  private:
   struct Layer;
@@ -100,6 +102,8 @@ class Decoder final : public Model {
   std::unique_ptr<Ranks> ranks_;
   std::unique_ptr<Workspace> w_;
   RouteObserver observer_;
+  int64_t watched_layer_ = 0;
+  ExpertWork* work_ = nullptr;
 };
 
 }  // namespace cadre

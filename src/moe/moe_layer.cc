@@ -29,7 +29,7 @@ void MoeLayer::forward(const MoeStep& step, const float* x, int64_t num_rows, fl
     const size_t at = static_cast<size_t>(from * top_k), size = static_cast<size_t>(count * top_k);
     exchange.start_dispatch({x + from * hidden, count, {w.ids.data() + at, size}, {w.weights.data() + at, size}, step.layer}, w.round_rows, placement_);
     if (!std::exchange(has_shared, true)) compute_shared(x, num_rows, w, *step.pool);  // while rows travel
-    weights_.experts.compute(exchange.finish_dispatch(), w.experts, *step.pool);
+    compute_experts(exchange.finish_dispatch(), step.work, w.experts, *step.pool);
     exchange.start_combine(w.experts, *step.pool);
     exchange.finish_combine(out + from * hidden, *step.pool);
   }
@@ -48,6 +48,16 @@ void MoeLayer::route(const MoeStep& step, const float* x, int64_t num_rows, std:
   });
   const size_t first = static_cast<size_t>(step.observed.first) * top_k, pairs = static_cast<size_t>(step.observed.count) * top_k;
   if (step.observer && *step.observer) (*step.observer)(step.layer, {w.ids.data() + first, pairs}, {w.weights.data() + first, pairs});
+}
+
+void MoeLayer::compute_experts(const ExpertPairs& pairs, ExpertWork* work, ExpertsWorkspace& w, ThreadPool& pool) const {
+  if (!work) return weights_.experts.compute(pairs, w, pool);
+  work->rows_of_slot.resize(static_cast<size_t>(weights_.experts.num_slots()));
+  for (const int32_t slot : pairs.slot_of_pair) ++work->rows_of_slot[static_cast<size_t>(slot)];
+  const int64_t started_us = work->clock->now_us();
+  weights_.experts.compute(pairs, w, pool);
+  work->finished_us = work->clock->now_us();
+  work->compute_us += work->finished_us - started_us;
 }
 
 void MoeLayer::compute_shared(const float* x, int64_t num_rows, MoeWorkspace& w, ThreadPool& pool) const {

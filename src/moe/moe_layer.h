@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "base/clock.h"
 #include "moe/exchange.h"
 #include "moe/experts.h"
 #include "moe/router.h"
@@ -33,6 +34,14 @@ struct MoeWorkspace {
 // Sees each layer's choices: ids and weights [rows, top_k] (tests compare them, the load recorder counts them).
 using RouteObserver = std::function<void(int64_t layer, std::span<const int32_t> ids, std::span<const float> weights)>;
 
+// What this rank's experts did in one layer of one step, for whoever follows a step; MoeLayer writes where a step names one.
+struct ExpertWork {
+  const Clock* clock = nullptr;
+  std::vector<int64_t> rows_of_slot;  // [local slots]
+  int64_t compute_us = 0;             // over all rounds of the step
+  int64_t finished_us = 0;            // on the clock
+};
+
 struct MoeStep {
   int64_t layer = 0;
   // Rows of each rank of the world, this one's included; with a local exchange only this rank's.
@@ -41,6 +50,7 @@ struct MoeStep {
   const RouteObserver* observer = nullptr;  // may be null
   Slice observed;                           // rows of forward()'s that are this rank's own
   ThreadPool* pool = nullptr;
+  ExpertWork* work = nullptr;               // may be null
 };
 
 class MoeLayer {
@@ -55,6 +65,7 @@ class MoeLayer {
 
  private:
   void route(const MoeStep& step, const float* x, int64_t num_rows, std::span<uint8_t> row_failed, MoeWorkspace& w) const;
+  void compute_experts(const ExpertPairs& pairs, ExpertWork* work, ExpertsWorkspace& w, ThreadPool& pool) const;
   void compute_shared(const float* x, int64_t num_rows, MoeWorkspace& w, ThreadPool& pool) const;
   void add_shared(const float* x, int64_t num_rows, float* out, MoeWorkspace& w, ThreadPool& pool) const;
   const MoeConfig& config_;

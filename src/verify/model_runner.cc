@@ -20,6 +20,7 @@ struct ModelRunner::Rank {
   std::unique_ptr<Decoder> decoder;
   std::unique_ptr<KvStore> kv;
   std::map<int64_t, SeenRoutes> routes;  // of the last step
+  ExpertWork work;                       // of the last step, once watched
 };
 
 // Leaders wait for the step's number to rise, take the step, and report; the others follow their leader.
@@ -164,6 +165,15 @@ void ModelRunner::give_back(int dp_rank, const std::vector<BlockId>& blocks) {
 
 const std::map<int64_t, SeenRoutes>& ModelRunner::last_routes(int world_rank) const { return ranks_[static_cast<size_t>(world_rank)]->routes; }
 
+void ModelRunner::watch_experts(int64_t layer, const Clock& clock) {
+  for (const auto& rank : ranks_) {
+    rank->work.clock = &clock;
+    rank->decoder->watch_experts(layer, &rank->work);
+  }
+}
+
+const ExpertWork& ModelRunner::expert_work(int world_rank) const { return ranks_[static_cast<size_t>(world_rank)]->work; }
+
 TrafficCounters* ModelRunner::counters(int world_rank) {
   const auto& groups = ranks_[static_cast<size_t>(world_rank)]->groups;
   return groups ? &groups->counters : nullptr;
@@ -185,7 +195,11 @@ std::vector<float> ModelRunner::step(std::span<const RankedRows> sequences) {
   std::vector<StepInput> inputs;
   std::vector<StepOutput> outputs;
   for (size_t r = 0; r < dp; ++r) inputs.push_back({rows[r], dp_rows}), outputs.push_back({logits[r], failed[r]});
-  for (const auto& rank : ranks_) rank->routes.clear();
+  for (const auto& rank : ranks_) {
+    rank->routes.clear();
+    rank->work.rows_of_slot.clear();
+    rank->work.compute_us = 0;
+  }
   run_all(inputs, outputs);
   for (const auto& rank : ranks_)
     for (const auto& [layer, seen] : rank->routes) {

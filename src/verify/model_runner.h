@@ -65,6 +65,9 @@ class ModelRunner {
   std::map<int64_t, SeenRoutes>& routes() { return routes_; }  // by layer
   // What a rank chose for its own rows in the last step, by layer.
   const std::map<int64_t, SeenRoutes>& last_routes(int world_rank) const;
+  // From now on the experts of this layer are timed on the clock; what a rank's did in the last step.
+  void watch_experts(int64_t layer, const Clock& clock);
+  const ExpertWork& expert_work(int world_rank) const;
   // What a rank's groups have counted; null for one rank.
   TrafficCounters* counters(int world_rank);
 
