@@ -67,14 +67,16 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.fallthrough(false);
   Run run;
+  std::vector<std::string> arguments = spell_out_layout_flags(argc, argv);
+  const std::vector<std::string> launched = take_launched_command(&arguments);
   add_serve(app, &run);
   add_generate(app, &run);
   add_ask(app, &run);
   add_inspect(app, &run);
+  add_launch(app, &run, launched);
   add_verify(app, &run);
   add_version(app, &run);
   try {
-    std::vector<std::string> arguments = spell_out_layout_flags(argc, argv);
     std::reverse(arguments.begin(), arguments.end());  // as the parser takes them
     app.parse(std::move(arguments));
   } catch (const CLI::ParseError& error) {

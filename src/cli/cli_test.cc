@@ -104,6 +104,22 @@ TEST(Cli, FourRanksAnswerAsOne) {
     EXPECT_EQ(json_lines(run(flags + layout).out), json_lines(one.out)) << layout;
 }
 
+TEST(Cli, LaunchedProcessesAnswerAsOneRank) {
+  const std::string command = "generate " + demo() + " --temperature 0 --max-tokens 8 --json --prompt 'Once upon a time there was' --prompt 'Es war einmal' ";
+  const Ran one = run(command);
+  for (const char* layout : {"-dp 3 -ep", "--tp-size 2 --ep-size 2"}) {
+    const std::string ranks = layout[1] == 'd' ? "3" : "2";
+    const Ran launched = run("launch -n " + ranks + " " + command + layout);
+    EXPECT_EQ(launched.code, 0) << launched.out;
+    EXPECT_EQ(json_lines(launched.out), json_lines(one.out)) << launched.out;
+  }
+  const Ran wrong = run("launch -n 2 " + command + "-dp 3 -ep");
+  EXPECT_EQ(wrong.code, 2) << wrong.out;
+  EXPECT_TRUE(contains(wrong.out, "found 2 started by cadre")) << wrong.out;
+  EXPECT_EQ(run("launch -n 2").code, 2);
+  EXPECT_EQ(run("launch -n 0 version").code, 2);
+}
+
 TEST(Cli, ABatchFromAFileAnswersAsEachPromptAlone) {
   const testing::TempDir dir;
   const auto file = dir.path() / "prompts.txt";

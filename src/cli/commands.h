@@ -4,6 +4,8 @@
 
 #include <CLI/App.hpp>
 #include <functional>
+#include <string>
+#include <vector>
 
 namespace cadre::cli {
 
@@ -19,6 +21,9 @@ void add_serve(CLI::App& app, Run* run);
 void add_generate(CLI::App& app, Run* run);
 void add_inspect(CLI::App& app, Run* run);
 void add_ask(CLI::App& app, Run* run);
+void add_launch(CLI::App& app, Run* run, std::vector<std::string> launched);
+// Cuts the command that `launch` starts off the arguments; empty for other commands.
+std::vector<std::string> take_launched_command(std::vector<std::string>* arguments);
 void add_verify(CLI::App& app, Run* run);
 void add_version(CLI::App& app, Run* run);
 

@@ -1,5 +1,6 @@
 #include "cli/engine_flags.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <CLI/Validators.hpp>
@@ -11,6 +12,7 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/process_ranks.h"
 #include "cli/units.h"
 #include "config/bytes.h"
 #include "tokenizer/byte_tokenizer.h"
@@ -183,8 +185,21 @@ LoadedModel load_model(const EngineFlags& flags, const ControllerOptions& contro
                                    bytes_text(static_cast<uint64_t>(token_bytes * num_tokens)), with_commas(static_cast<uint64_t>(token_bytes)),
                                    with_commas(static_cast<uint64_t>(num_tokens * layout.attn_dp))));
   if (is_moe) out.budget.push_back(fmt::format("experts: {} ({}); passed over: {}", experts.backend->name, experts.backend->what, fmt::join(experts.passed_over, "; ")));
+  if (const auto env = launched_place()) options.process = join_ranks(*env, layout);
   out.deployment = std::make_unique<Deployment>(std::move(options), out.tokenizer, clock);
   return out;
+}
+
+std::optional<int> run_as_other_rank(const EngineFlags& flags, const Clock& clock) {
+  const auto env = launched_place();
+  if (!env || env->rank == 0) return std::nullopt;
+  // Launchers signal every rank: rank 0 drains and then ends the others, which also end when it is gone.
+  ::signal(SIGTERM, SIG_IGN);
+  ::signal(SIGINT, SIG_IGN);
+  LoadedModel loaded = load_model(flags, {}, clock, {});
+  if (loaded.deployment->run_until_stopped()) return kExitOk;
+  std::fprintf(stderr, "cadre: rank %d: rank 0 is gone; ending\n", env->rank);
+  return kExitFailed;
 }
 
 std::function<std::string(const json::object&)> chat_renderer(std::shared_ptr<const Tokenizer> tokenizer) {

@@ -4,6 +4,7 @@
 #include <CLI/App.hpp>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/clock.h"
@@ -51,6 +52,9 @@ std::unique_ptr<WeightSource> open_weights(const EngineFlags& flags);
 
 // Checks flags and files, then loads every rank. Throws Error.
 LoadedModel load_model(const EngineFlags& flags, const ControllerOptions& controller, const Clock& clock, const Progress& progress);
+// For a process that a launcher made another rank than 0: loads its part and takes part until rank 0 ends. nullopt: this
+// process is rank 0, or the only one. Returns the exit code.
+std::optional<int> run_as_other_rank(const EngineFlags& flags, const Clock& clock);
 
 // Renders chat messages with the model's template; empty when it has none. The result keeps the tokenizer alive.
 std::function<std::string(const json::object&)> chat_renderer(std::shared_ptr<const Tokenizer> tokenizer);

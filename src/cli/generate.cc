@@ -108,9 +108,10 @@ void print_answer(const Answer& a, bool as_json, bool show_prompt) {
 int generate(const GenerateFlags& flags) {
   if (flags.engine.layout.explain) return explain_layout(flags.engine);
   if (flags.prompts.empty() && flags.file.empty()) throw invalid_input("expected --prompt or --file, found neither; give one");
+  SteadyClock clock;
+  if (const auto code = run_as_other_rank(flags.engine, clock)) return *code;
   std::vector<std::string> prompts = flags.prompts;
   if (!flags.file.empty()) prompts = read_prompts(flags.file);
-  SteadyClock clock;
   // All of them at once: nobody else is served.
   const ControllerOptions all{.max_queued_requests = INT64_MAX, .max_queued_tokens = INT64_MAX};
   LoadedModel loaded = load_model(flags.engine, all, clock, terminal_progress());

@@ -113,8 +113,9 @@ int run_until_stopped(const ServeFlags& flags, const StopSignals& signals, ApiSe
 
 int serve(const ServeFlags& flags) {
   if (flags.engine.layout.explain) return explain_layout(flags.engine);
-  const StopSignals signals;
   SteadyClock clock;
+  if (const auto code = run_as_other_rank(flags.engine, clock)) return *code;
+  const StopSignals signals;
   ApiServiceOptions api = flags.api;
   api.version = kVersion;
   read_api_keys(flags, api.api_keys);

@@ -38,6 +38,9 @@ struct Rank {
   int idx = 0;
   std::unique_ptr<Engine> engine;
   std::unique_ptr<StepSync> sync;  // with the other ranks; null: none
+  std::unique_ptr<RankLink> link;  // instead of the two, for a rank in another process
+  int64_t sent_wakes = 0;          // over the link
+  int64_t heard_wakes = 0;         // voted with last
   std::thread thread;
   std::condition_variable wake;
   std::vector<Command> inbox;
@@ -64,6 +67,10 @@ struct Controller::Impl {
   void run(Rank& rank);
   void run_alone(Rank& rank);
   void run_together(Rank& rank);
+  void run_remote(Rank& rank);
+  void take_report(Rank& rank, const RankReport& report);
+  void lose(Rank& rank, const std::string& how);
+  void report(Rank& rank, const EngineStats& stats, bool is_paused) const;
   bool take_commands(Rank& rank, std::vector<Command>* commands);
   void publish(Rank& rank);
   void rest(Rank& rank);
@@ -83,24 +90,33 @@ struct Controller::Impl {
   std::condition_variable idle;
   uint64_t num_submitted = 0;
   int64_t num_wakes = 0;  // StepVote::num_wakes
+  uint64_t num_accepted = 0;
   bool is_draining = false;
   bool is_stopping = false;
 };
 
-Controller::Controller(std::vector<std::unique_ptr<Engine>> engines, ControllerOptions options, std::vector<std::unique_ptr<StepSync>> syncs)
+Controller::Controller(std::vector<std::unique_ptr<Engine>> engines, ControllerOptions options, std::vector<std::unique_ptr<StepSync>> syncs,
+                       std::vector<std::unique_ptr<RankLink>> links)
     : impl_(std::make_unique<Impl>()) {
   CADRE_CHECK(!engines.empty(), "a controller of no engine");
   impl_->options = options;
   impl_->clock = options.clock ? options.clock : &impl_->steady_clock;
   CADRE_CHECK(syncs.empty() || syncs.size() == engines.size(), "{} syncs of {} engines", syncs.size(), engines.size());
   syncs.resize(engines.size());
-  impl_->router.emplace(options.load_balance, static_cast<int>(engines.size()));
+  impl_->router.emplace(options.load_balance, static_cast<int>(engines.size() + links.size()));
   for (size_t i = 0; i < engines.size(); ++i) {
     auto rank = std::make_unique<Rank>();
     rank->idx = static_cast<int>(i);
     rank->sync = std::move(syncs[i]);
     rank->engine = std::move(engines[i]);
     impl_->set_published(*rank, rank->engine->stats());
+    impl_->ranks.push_back(std::move(rank));
+  }
+  for (auto& link : links) {
+    auto rank = std::make_unique<Rank>();
+    rank->idx = static_cast<int>(impl_->ranks.size());
+    rank->link = std::move(link);
+    impl_->set_published(*rank, impl_->ranks[0]->published);  // ranks are alike
     impl_->ranks.push_back(std::move(rank));
   }
   for (auto& rank : impl_->ranks) rank->thread = std::thread([this, r = rank.get()] { impl_->run(*r); });
@@ -131,8 +147,27 @@ RequestHandle Controller::submit(GenerationRequest request, DeltaSink sink) {
   rank.inbox.emplace_back(Submission{handle, std::move(request), std::move(sink)});
   ++impl_->num_wakes;
   for (const auto& r : impl_->ranks)
-    if (r.get() == &rank || r->sync) r->wake.notify_one();
+    if (r.get() == &rank || r->sync || r->link) r->wake.notify_one();
   return handle;
+}
+
+void Controller::accept(RequestHandle handle, GenerationRequest request, DeltaSink sink) {
+  const std::lock_guard lock(impl_->mutex);
+  ++impl_->num_accepted;
+  impl_->ranks[0]->inbox.emplace_back(Submission{handle, std::move(request), std::move(sink)});
+  impl_->ranks[0]->wake.notify_one();
+}
+
+void Controller::cancel_accepted(RequestHandle handle) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->ranks[0]->inbox.emplace_back(Cancellation{handle});
+  impl_->ranks[0]->wake.notify_one();
+}
+
+void Controller::set_wakes(int64_t num_wakes) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->num_wakes = std::max(impl_->num_wakes, num_wakes);
+  impl_->ranks[0]->wake.notify_one();
 }
 
 int Controller::rank_of(RequestHandle handle) const { return static_cast<int>(handle % impl_->ranks.size()); }
@@ -175,7 +210,11 @@ const ControllerOptions& Controller::options() const { return impl_->options; }
 
 int Controller::num_ranks() const { return static_cast<int>(impl_->ranks.size()); }
 
-const Engine& Controller::engine(int rank) const { return *impl_->ranks.at(static_cast<size_t>(rank))->engine; }
+const Engine& Controller::engine(int rank) const {
+  const Rank& r = *impl_->ranks.at(static_cast<size_t>(rank));
+  CADRE_CHECK(r.engine, "rank {} is in another process", rank);
+  return *r.engine;
+}
 
 bool Controller::is_healthy() const {
   const std::lock_guard lock(impl_->mutex);
@@ -194,21 +233,22 @@ RankLoad Controller::Impl::queued(const Rank& rank) const {
 
 void Controller::Impl::set_published(Rank& rank, const EngineStats& stats) {
   rank.published = stats;
+  // With on_report, requests are routed elsewhere: this router assigns none.
   const RankLoad load{stats.num_waiting + stats.num_running, stats.num_waiting_tokens + stats.num_running_tokens};
-  router->update(rank.idx, {.sequence = ++rank.num_published, .num_taken = rank.num_taken, .load = load});
+  router->update(rank.idx, {.sequence = ++rank.num_published, .num_taken = options.on_report ? 0 : rank.num_taken, .load = load});
 }
 
 void Controller::Impl::take_inbox(Rank& rank, std::vector<Command>* commands) {
   commands->clear();
   std::swap(*commands, rank.inbox);
-  rank.num_taken = router->num_assigned(rank.idx);
+  rank.num_taken = options.on_report ? num_accepted : router->num_assigned(rank.idx);
 }
 
 // Ranks that step together end together.
 void Controller::Impl::set_dead(Rank& rank) {
   rank.is_dead = true;
   for (const auto& other : ranks)
-    if (other.get() == &rank || rank.sync) router->remove(other->idx);
+    if (other.get() == &rank || rank.sync || rank.link) router->remove(other->idx);
 }
 
 void Controller::Impl::check_room(const GenerationRequest& request) const {
@@ -229,6 +269,7 @@ void Controller::Impl::check_room(const GenerationRequest& request) const {
 
 // The thread of a rank.
 void Controller::Impl::run(Rank& rank) {
+  if (rank.link) return run_remote(rank);
   Engine& engine = *rank.engine;
   try {
     rank.sync ? run_together(rank) : run_alone(rank);
@@ -280,7 +321,7 @@ void Controller::Impl::run_together(Rank& rank) {
   Engine& engine = *rank.engine;
   StepAgreement agreement(options.sync);
   std::vector<Command> commands;
-  std::vector<int64_t> dp_rows(ranks.size());
+  std::vector<int64_t> dp_rows;
   bool is_shared_step = false;  // others decode in it
   for (int64_t step = 0;; ++step) {
     StepVote vote;
@@ -288,7 +329,7 @@ void Controller::Impl::run_together(Rank& rank) {
       std::unique_lock lock(mutex);
       rank.wake.wait(lock, [&] { return is_stopping || !rank.inbox.empty() || agreement.must_vote(num_wakes); });
       take_inbox(rank, &commands);
-      vote.num_wakes = num_wakes;
+      vote.num_wakes = rank.heard_wakes = num_wakes;
       vote.is_stopping = is_stopping;
       if (agreement.must_vote(num_wakes) || is_stopping) rank.busy_since_us = clock->now_us();
     }
@@ -299,6 +340,7 @@ void Controller::Impl::run_together(Rank& rank) {
     }
     if (!vote.is_stopping && !agreement.must_vote(vote.num_wakes)) {  // a cancellation that came too late
       publish(rank);
+      rest(rank);
       continue;
     }
     vote.num_rows = engine.schedule(is_shared_step);
@@ -308,9 +350,10 @@ void Controller::Impl::run_together(Rank& rank) {
     rank.sync->set_step(step);
     const std::span<const StepVote> votes = rank.sync->exchange(vote);
     const StepVerdict verdict = agreement.decide(votes);
-    is_shared_step = others_decode(votes, rank.idx);
+    is_shared_step = others_decode(votes, options.first_rank + rank.idx);
     if (verdict == StepVerdict::kStop) return;
     if (verdict == StepVerdict::kRun) {
+      dp_rows.resize(votes.size());
       for (size_t r = 0; r < votes.size(); ++r) dp_rows[r] = votes[r].num_rows;
       try {
         engine.run_scheduled(dp_rows);
@@ -323,6 +366,70 @@ void Controller::Impl::run_together(Rank& rank) {
     }
     if (verdict == StepVerdict::kPause) rest(rank);
   }
+}
+
+// Forwards what comes for a rank in another process. Its requests go before the wake that counts them, so that a rank which
+// has heard of a wake has its requests too.
+void Controller::Impl::run_remote(Rank& rank) {
+  rank.link->start([this, &rank](const RankReport& r) { take_report(rank, r); }, [this, &rank](const std::string& how) { lose(rank, how); });
+  std::vector<Command> commands;
+  for (bool is_last = false; !is_last;) {
+    int64_t wakes = 0;
+    bool is_dead = false;
+    {
+      std::unique_lock lock(mutex);
+      rank.wake.wait(lock, [&] { return is_stopping || !rank.inbox.empty() || (num_wakes > rank.sent_wakes && !rank.is_dead); });
+      commands.clear();
+      std::swap(commands, rank.inbox);
+      wakes = rank.sent_wakes = num_wakes;
+      is_last = is_stopping;
+      is_dead = rank.is_dead;
+      if (!is_dead) rank.busy_since_us = clock->now_us();
+    }
+    for (Command& command : commands) {
+      if (auto* cancellation = std::get_if<Cancellation>(&command)) {
+        rank.link->cancel(cancellation->handle);
+        continue;
+      }
+      auto& submission = std::get<Submission>(command);
+      if (is_dead) refuse(submission);
+      else rank.link->submit(submission.handle, submission.request, std::move(submission.sink));
+    }
+    rank.link->wake(wakes);
+  }
+  rank.link->stop();
+  std::unique_lock lock(mutex);
+  rank.wake.wait_for(lock, std::chrono::seconds(10), [&] { return rank.is_dead; });
+  lock.unlock();
+  rank.link->fail_all("The server has stopped; send the request again when it has restarted");
+  rank.link.reset();
+}
+
+void Controller::Impl::take_report(Rank& rank, const RankReport& report) {
+  const std::lock_guard lock(mutex);
+  rank.num_taken = report.num_taken;
+  set_published(rank, report.stats);
+  if (!report.is_paused) rank.busy_since_us = clock->now_us();  // it makes steps
+  if (!report.is_paused || report.num_wakes < num_wakes || rank.sent_wakes < num_wakes || !rank.inbox.empty()) return;
+  rank.busy_since_us = kNotBusy;
+  if (is_idle()) idle.notify_all();
+}
+
+void Controller::Impl::lose(Rank& rank, const std::string& how) {
+  bool is_expected;
+  {
+    const std::lock_guard lock(mutex);
+    is_expected = is_stopping;
+    set_dead(rank);
+    rank.busy_since_us = kNotBusy;
+    rank.wake.notify_all();
+    idle.notify_all();
+  }
+  if (!is_expected) rank.link->fail_all(fmt::format("A rank of the deployment was lost ({}); send the request again when the server has restarted", how));
+}
+
+void Controller::Impl::report(Rank& rank, const EngineStats& stats, bool is_paused) const {
+  if (options.on_report) options.on_report({stats, rank.num_taken, rank.heard_wakes, is_paused});
 }
 
 // A request that was on its way to a rank which is no more.
@@ -347,11 +454,13 @@ bool Controller::Impl::take_commands(Rank& rank, std::vector<Command>* commands)
 
 void Controller::Impl::publish(Rank& rank) {
   const EngineStats stats = rank.engine->stats();
+  report(rank, stats, false);
   const std::lock_guard lock(mutex);
   set_published(rank, stats);
 }
 
 void Controller::Impl::rest(Rank& rank) {
+  report(rank, rank.engine->stats(), true);
   const std::lock_guard lock(mutex);
   rank.busy_since_us = kNotBusy;
   if (is_idle()) idle.notify_all();

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "dp/routing.h"
+#include "dp/rank_link.h"
 #include "dp/step_sync.h"
 #include "engine/engine.h"
 #include "engine/request.h"
@@ -26,6 +28,10 @@ struct ControllerOptions {
   const Clock* clock = nullptr;            // of the health check; must outlive the controller. nullptr: the steady clock
   DpSync sync = DpSync::kLockstep;         // of several ranks
   LoadBalance load_balance = LoadBalance::kTotalTokens;
+  // Of a controller whose one rank takes its requests from another process: told after each decision, step and pause, on
+  // the rank's thread. first_rank: which data-parallel rank it is.
+  std::function<void(const RankReport&)> on_report;
+  int first_rank = 0;
 };
 
 // A data-parallel rank as the controller sees it.
@@ -39,8 +45,9 @@ struct RankStatus {
 class Controller {
  public:
   // At least one engine. syncs: one for each engine whose ranks step together (their models share collectives); empty: each
-  // engine steps by itself.
-  Controller(std::vector<std::unique_ptr<Engine>> engines, ControllerOptions options, std::vector<std::unique_ptr<StepSync>> syncs = {});
+  // engine steps by itself. links: further data-parallel ranks, in other processes.
+  Controller(std::vector<std::unique_ptr<Engine>> engines, ControllerOptions options, std::vector<std::unique_ptr<StepSync>> syncs = {},
+             std::vector<std::unique_ptr<RankLink>> links = {});
   ~Controller();  // cancels what is left and joins the threads
 
   // Validates (ids in range, prompt + 1 within the context, enough blocks in an empty pool, sane parameters) and queues.
@@ -59,11 +66,16 @@ class Controller {
   void begin_drain();
   bool wait_until_idle(int64_t timeout_ms);
 
+  // For a rank that takes its requests from the controller of another process, which validated them and counts the wakes.
+  void accept(RequestHandle handle, GenerationRequest request, DeltaSink sink);
+  void cancel_accepted(RequestHandle handle);
+  void set_wakes(int64_t num_wakes);
+
   EngineStats stats(int rank) const;  // snapshot, never waits for a step; requests on their way in count as waiting
   RankStatus status(int rank) const;
   const ControllerOptions& options() const;
   int num_ranks() const;
-  const Engine& engine(int rank) const;  // for its constants: validate, options, max_model_len, vocab_size, tokenizer
+  const Engine& engine(int rank) const;  // of a rank in this process (0 is); for its constants: validate, options, max_model_len, vocab_size, tokenizer
   // True when every rank made a step lately or has nothing to do (health is progress).
   bool is_healthy() const;
 

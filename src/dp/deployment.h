@@ -14,6 +14,15 @@
 
 namespace cadre {
 
+// This process's place among ranks that are processes: connected to the others, and, where it leads an attention group, to
+// the process of rank 0 that serves clients.
+struct ProcessRank {
+  std::unique_ptr<CommWorld> comm;
+  std::vector<int> leader_sockets;  // rank 0: of data-parallel ranks 1, 2, ...
+  int front_socket = -1;            // other leaders
+  int comm_rank = 0;                // set by the deployment
+};
+
 struct DeploymentOptions {
   ModelConfig config;
   Layout layout;
@@ -23,6 +32,7 @@ struct DeploymentOptions {
   ControllerOptions controller;
   int64_t step_timeout_us = 60'000'000;  // of each wait for another rank
   std::function<void(int64_t done, int64_t total)> progress;    // layers loaded, of all ranks; may throw to give up
+  std::shared_ptr<ProcessRank> process;  // null: all ranks are threads of this process
 };
 
 class Deployment {
@@ -32,7 +42,10 @@ class Deployment {
   ~Deployment();  // cancels what runs and joins all threads
   Deployment(const Deployment&) = delete;
 
+  // Of the process that has world rank 0.
   Controller& controller() { return *controller_; }
+  // The other processes: takes part until rank 0 stops. False when it was lost instead.
+  bool run_until_stopped();
   const Layout& layout() const { return options_.layout; }
   // What a rank sent since the start. Read between steps only.
   const TrafficCounters* counters(int world_rank) const;
@@ -40,13 +53,16 @@ class Deployment {
  private:
   struct Rank;
   struct Loading;
+  struct Front;
   void load(int world_rank, Loading& loading);
   void start(std::shared_ptr<const Tokenizer> tokenizer, const Clock& clock);
+  void agree_on_blocks();
 
   DeploymentOptions options_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::vector<std::thread> followers_;
   std::unique_ptr<Controller> controller_;
+  std::unique_ptr<Front> front_;  // of a leader in another process than rank 0
 };
 
 }  // namespace cadre

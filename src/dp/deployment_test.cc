@@ -4,10 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/socket.h>
+
 #include <latch>
+#include <thread>
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "comm/inproc/inproc_world.h"
 #include "config/model_config.h"
 #include "tests/support/answers.h"
 #include "tests/testing.h"
@@ -34,12 +38,13 @@ struct Setup {
   EngineOptions engine{.max_num_seqs = 8, .max_num_batched_tokens = 48, .num_kv_blocks = 64, .seed = 5};
 };
 
-std::unique_ptr<Deployment> deploy(const Setup& setup) {
+std::unique_ptr<Deployment> deploy(const Setup& setup, std::shared_ptr<ProcessRank> process = nullptr) {
   static const SteadyClock clock;
   const auto dir = testing::source_dir() / "tests" / "reference" / setup.model;
   DeploymentOptions options{.config = load_model_config(dir), .layout = setup.layout, .open_weights = [dir] { return open_checkpoint(dir); },
                             .decoder = {.max_batched_tokens = setup.engine.max_num_batched_tokens, .compute_mode = ComputeMode::kFast}, .engine = setup.engine};
   options.controller.sync = setup.sync;
+  options.process = std::move(process);
   return std::make_unique<Deployment>(std::move(options), std::make_shared<ByteTokenizer>(), clock);
 }
 
@@ -108,6 +113,76 @@ TEST(Deployment, AnyLayoutAndSyncAnswersAsOneRank) {
           }
       }
     }
+  }
+}
+
+// Ranks that are processes, played by threads that share nothing but their connections.
+class Processes {
+ public:
+  explicit Processes(const Setup& setup) {
+    const Layout& l = setup.layout;
+    auto worlds = make_inproc_worlds(l.world);
+    std::vector<std::shared_ptr<ProcessRank>> places;
+    for (int r = 0; r < l.world; ++r) {
+      places.push_back(std::make_shared<ProcessRank>());
+      places.back()->comm = std::move(worlds[static_cast<size_t>(r)]);
+    }
+    for (int dp = 1; dp < l.attn_dp; ++dp) {
+      int pair[2];
+      EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+      places[0]->leader_sockets.push_back(pair[0]);
+      places[static_cast<size_t>(l.leader_of(dp))]->front_socket = pair[1];
+    }
+    for (int r = 1; r < l.world; ++r)
+      others_.emplace_back([this, setup, place = places[static_cast<size_t>(r)]] {
+        if (!deploy(setup, place)->run_until_stopped()) ++num_lost_;
+      });
+    front_ = deploy(setup, places[0]);
+  }
+  ~Processes() { stop(); }
+  void stop() {
+    front_.reset();
+    for (std::thread& t : others_) t.join();
+    others_.clear();
+  }
+  Deployment& front() { return *front_; }
+  int num_lost() const { return num_lost_; }
+
+ private:
+  std::unique_ptr<Deployment> front_;
+  std::vector<std::thread> others_;
+  std::atomic<int> num_lost_{0};
+};
+
+TEST(Deployment, RanksThatAreProcessesAnswerAsThreadsDo) {
+  for (const std::string model : {"deepseek_v2", "gpt_oss"}) {
+    const auto one = deploy({model, Layout{}});
+    const auto asked = requests(testing::seed(), one->controller().engine(0).vocab_size());
+    const Answers expected = ask(one->controller(), asked);
+    for (const Layout& l : {layout(3, 1, 3), layout(2, 1, 2), layout(2, 2, 4), layout(1, 2, 2)})
+      for (const DpSync sync : {DpSync::kLockstep, DpSync::kWaves}) {
+        SCOPED_TRACE(fmt::format("{} dp {} tp {}", model, l.attn_dp, l.attn_tp));
+        Processes processes({model, l, sync});
+        Controller& controller = processes.front().controller();
+        EXPECT_EQ(controller.num_ranks(), l.attn_dp);
+        for (int round = 0; round < 2; ++round) {
+          const Answers got = ask(controller, asked);
+          for (size_t i = 0; i < asked.size(); ++i)
+            for (size_t c = 0; c < got[i]->size(); ++c) {
+              ASSERT_TRUE((*got[i])[c].finish == FinishReason::kLength) << (*got[i])[c].error;
+              if (l.attn_tp == 1) {
+                ASSERT_TRUE(testing::same_tokens((*got[i])[c].tokens, (*expected[i])[c].tokens)) << "request " << i;
+              }
+            }
+        }
+        const RequestHandle handle = controller.submit({.prompt = {1, 2}, .sampling = {.max_tokens = 800, .ignore_eos = true}}, nullptr);
+        controller.cancel(handle);
+        controller.cancel(handle);
+        EXPECT_TRUE(controller.wait_until_idle(60'000));
+        for (int r = 0; r < l.attn_dp; ++r) EXPECT_EQ(controller.stats(r).num_free_blocks, controller.stats(r).num_blocks);
+        processes.stop();
+        EXPECT_EQ(processes.num_lost(), 0);
+      }
   }
 }
 

@@ -103,8 +103,8 @@ void UcxTransport::start(std::span<const SendPart> send, std::span<const RecvPar
     // What came early lies in the stash and is copied when it is delivered.
     Incoming& in = incoming(r);
     if (in.has_begun)
-      CADRE_CHECK(in.total == recv_[static_cast<size_t>(r)].bytes,
-                  "group {}, step {}: rank {} sends {} bytes, rank {} expects {}", name_, step_, r, in.total, rank_,
+      CADRE_CHECK(in.total <= recv_[static_cast<size_t>(r)].bytes,
+                  "group {}, step {}: rank {} sends {} bytes, rank {} has room for {}", name_, step_, r, in.total, rank_,
                   recv_[static_cast<size_t>(r)].bytes);
   }
   if (lost_rank_ < 0) pump();
@@ -156,7 +156,7 @@ void UcxTransport::begin_incoming(Incoming& in, int source, uint32_t exchange, i
   const RecvPart& want = recv_[static_cast<size_t>(source)];
   const bool is_awaited = is_open_ && exchange == exchange_;
   if (is_awaited)
-    CADRE_CHECK(total == want.bytes, "group {}, step {}: rank {} sends {} bytes, rank {} expects {}", name_, step_,
+    CADRE_CHECK(total <= want.bytes, "group {}, step {}: rank {} sends {} bytes, rank {} has room for {}", name_, step_,
                 source, total, rank_, want.bytes);
   if (is_awaited && want.into) {
     in.target = want.into;
@@ -202,7 +202,7 @@ void UcxTransport::deliver(int source, Receive receive, Lock& lock) {
   const RecvPart& want = recv_[static_cast<size_t>(source)];
   const std::byte* data = source == rank_ ? outgoing_[static_cast<size_t>(source)].part.data : incoming(source).target;
   const int64_t bytes = source == rank_ ? outgoing_[static_cast<size_t>(source)].part.bytes : incoming(source).total;
-  CADRE_CHECK(bytes == want.bytes, "group {}, step {}: rank {} sends {} bytes, rank {} expects {}", name_, step_,
+  CADRE_CHECK(bytes <= want.bytes, "group {}, step {}: rank {} sends {} bytes, rank {} has room for {}", name_, step_,
               source, bytes, rank_, want.bytes);
   lock.unlock();
   if (want.into && bytes > 0) {
