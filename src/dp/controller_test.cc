@@ -401,6 +401,28 @@ TEST_F(ControllerTest, PromptsAreBoundedWhileAnotherRankDecodes) {
   }
 }
 
+// A cancellation that comes when all ranks sleep keeps nobody waiting for idleness.
+TEST_F(ControllerTest, LateCancellationsLeaveSleepingRanksIdle) {
+  std::vector<std::unique_ptr<Engine>> engines;
+  std::vector<std::unique_ptr<StepSync>> syncs;
+  const auto table = std::make_shared<VoteTable>(2);
+  for (size_t rank = 0; rank < 2; ++rank) {
+    engines.push_back(std::make_unique<Engine>(std::make_unique<ScriptedModel>(), tokenizer, EngineOptions{.num_kv_blocks = 64, .eos_ids = {257}}, clock));
+    syncs.push_back(std::make_unique<TableSync>(table, rank));
+  }
+  controller = std::make_unique<Controller>(std::move(engines), ControllerOptions{}, std::move(syncs));
+  Inbox inbox;
+  const auto handle = controller->submit(request("<<say x>>"), inbox.sink());
+  inbox.wait();
+  const int64_t start_us = clock.now_us();
+  for (int i = 0; i < 200; ++i) {
+    ASSERT_TRUE(controller->wait_until_idle(60'000));
+    controller->cancel(handle);
+  }
+  EXPECT_TRUE(controller->wait_until_idle(60'000));
+  EXPECT_LT(clock.now_us() - start_us, 50'000'000);  // not at the deadline of a wait
+}
+
 TEST_F(ControllerTest, AThrowingModelDoesNotStopTheRank) {
   make();
   Inbox bad, good;
@@ -445,7 +467,14 @@ TEST_F(ControllerTest, ManyThreadsAtOnce) {
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(num_finished + num_overloaded, kThreads * kRequests);
   EXPECT_TRUE(controller->wait_until_idle(60'000));
-  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(controller->stats(rank).num_free_blocks, 16);
+  uint64_t num_assigned = 0;
+  for (int rank = 0; rank < 2; ++rank) {
+    const RankStatus status = controller->status(rank);
+    EXPECT_EQ(status.stats.num_free_blocks, 16);
+    EXPECT_EQ(status.load, RankLoad{});
+    num_assigned += status.num_assigned;
+  }
+  EXPECT_EQ(num_assigned, static_cast<uint64_t>(num_finished));
 }
 
 }  // namespace
