@@ -151,7 +151,8 @@ LoadedModel load_model(const EngineFlags& flags, const ControllerOptions& contro
   if (flags.max_num_batched_tokens < flags.max_num_seqs)
     throw invalid_input("--max-num-batched-tokens: expected at least --max-num-seqs ({}), found {}; raise it, so that every sequence can step", flags.max_num_seqs,
                         flags.max_num_batched_tokens);
-  const ResolvedLayout resolved = layout_to_run(flags.layout, out.config, kv_dtype_of(flags.kv_cache_dtype));
+  const std::optional<LaunchEnv> place = launched_place();
+  const ResolvedLayout resolved = layout_to_run(flags.layout, out.config, kv_dtype_of(flags.kv_cache_dtype), !place || place->rank == 0);
   const Layout& layout = resolved.layout;
   out.tokenizer = tokenizer_of(model_dir(flags), is_dummy);
   if (!is_dummy && out.tokenizer->vocab_size() > out.config.vocab_size)
@@ -185,7 +186,7 @@ LoadedModel load_model(const EngineFlags& flags, const ControllerOptions& contro
                                    bytes_text(static_cast<uint64_t>(token_bytes * num_tokens)), with_commas(static_cast<uint64_t>(token_bytes)),
                                    with_commas(static_cast<uint64_t>(num_tokens * layout.attn_dp))));
   if (is_moe) out.budget.push_back(fmt::format("experts: {} ({}); passed over: {}", experts.backend->name, experts.backend->what, fmt::join(experts.passed_over, "; ")));
-  if (const auto env = launched_place()) options.process = join_ranks(*env, layout);
+  if (place) options.process = join_ranks(*place, layout);
   out.deployment = std::make_unique<Deployment>(std::move(options), out.tokenizer, clock);
   return out;
 }

@@ -55,9 +55,10 @@ std::vector<std::string> spell_out_layout_flags(int argc, const char* const* arg
   return out;
 }
 
-ResolvedLayout layout_to_run(const LayoutFlags& flags, const ModelConfig& config, DType kv_dtype) {
+ResolvedLayout layout_to_run(const LayoutFlags& flags, const ModelConfig& config, DType kv_dtype, bool prints_notes) {
   ResolvedLayout resolved = resolve_layout(flags.options, config, kv_dtype);
   refuse_unrunnable(resolved);
+  if (!prints_notes) return resolved;
   for (const std::string& note : resolved.notes) std::fprintf(stderr, "cadre: %s\n", note.c_str());
   return resolved;
 }

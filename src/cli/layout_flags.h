@@ -21,8 +21,8 @@ void add_layout_flags(CLI::App& command, LayoutFlags& flags);
 // short options of one letter only.
 std::vector<std::string> spell_out_layout_flags(int argc, const char* const* argv);
 
-// The layout to run. Notes go to standard error. Throws Error for what is not legal, or is and cannot run yet.
-ResolvedLayout layout_to_run(const LayoutFlags& flags, const ModelConfig& config, DType kv_dtype);
+// The layout to run. Notes go to standard error (one of several ranks says them). Throws Error for what is not legal, or is and cannot run yet.
+ResolvedLayout layout_to_run(const LayoutFlags& flags, const ModelConfig& config, DType kv_dtype, bool prints_notes = true);
 
 // World, notes, the plan of each kind of layer, and what each rank has. Several lines.
 std::string explain_text(const ModelConfig& config, const ResolvedLayout& resolved, DType kv_dtype);
