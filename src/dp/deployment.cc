@@ -150,6 +150,7 @@ void Deployment::load(int world_rank, Loading& loading) {
       if (loading.failure) throw Error(ErrorKind::kUnavailable, "another rank failed to load");
       if (options_.progress) options_.progress(++loading.done, options_.process ? total : total * options_.layout.world);
     });
+    if (options_.route_observer) rank.decoder->set_route_observer(options_.route_observer);
   } catch (...) {
     const std::lock_guard lock(loading.mutex);
     if (!loading.failure) loading.failure = std::current_exception();

@@ -30,6 +30,7 @@ struct DeploymentOptions {
   DecoderOptions decoder;                                       // num_threads: of each rank
   EngineOptions engine;
   ControllerOptions controller;
+  RouteObserver route_observer;          // of all ranks, called on their threads; may be empty
   int64_t step_timeout_us = 60'000'000;  // of each wait for another rank
   std::function<void(int64_t done, int64_t total)> progress;    // layers loaded, of all ranks; may throw to give up
   std::shared_ptr<ProcessRank> process;  // null: all ranks are threads of this process

@@ -1,0 +1,43 @@
+#include "parallel/expert_load.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/check.h"
+
+namespace cadre {
+
+ExpertLoad::ExpertLoad(int64_t num_layers, int64_t num_experts)
+    : num_layers_(num_layers), num_experts_(num_experts), rows_(static_cast<size_t>(num_layers * num_experts)) {}
+
+void ExpertLoad::add(int64_t layer, std::span<const int32_t> ids) {
+  CADRE_CHECK(layer >= 0 && layer < num_layers_, "layer {} of {}", layer, num_layers_);
+  std::atomic<int64_t>* of_layer = rows_.data() + layer * num_experts_;
+  for (const int32_t id : ids) of_layer[id].fetch_add(1, std::memory_order_relaxed);
+}
+
+std::vector<int64_t> ExpertLoad::rows(int64_t layer) const {
+  std::vector<int64_t> out(static_cast<size_t>(num_experts_));
+  for (size_t e = 0; e < out.size(); ++e)
+    out[e] = rows_[static_cast<size_t>(layer * num_experts_) + e].load(std::memory_order_relaxed);
+  return out;
+}
+
+std::vector<int64_t> rank_loads(const ExpertPlacement& placement, std::span<const int64_t> rows_of_expert) {
+  CADRE_CHECK(static_cast<int64_t>(rows_of_expert.size()) == placement.num_experts(), "{} experts of {}",
+              rows_of_expert.size(), placement.num_experts());
+  std::vector<int64_t> out(static_cast<size_t>(placement.ep()));
+  for (size_t e = 0; e < rows_of_expert.size(); ++e)
+    out[static_cast<size_t>(placement.rank_of_slot(placement.expert_to_slots(static_cast<int64_t>(e))[0]))] +=
+        rows_of_expert[e];
+  return out;
+}
+
+void Balancedness::add(std::span<const int64_t> loads) {
+  if (loads.empty()) return;
+  sum_of_means_ +=
+      static_cast<double>(std::accumulate(loads.begin(), loads.end(), int64_t{0})) / static_cast<double>(loads.size());
+  sum_of_maxima_ += *std::max_element(loads.begin(), loads.end());
+}
+
+}  // namespace cadre
