@@ -32,6 +32,8 @@ Ran run(const std::string& arguments) {
 
 std::string demo() { return (testing::source_dir() / "models" / "demo").string(); }
 
+std::string reference(const char* name) { return (testing::source_dir() / "tests" / "reference" / name / "config.json").string(); }
+
 bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
 
 TEST(Cli, HelpSaysWhatThereIs) {
@@ -118,6 +120,70 @@ TEST(Cli, LaunchedProcessesAnswerAsOneRank) {
   EXPECT_TRUE(contains(wrong.out, "found 2 started by cadre")) << wrong.out;
   EXPECT_EQ(run("launch -n 2").code, 2);
   EXPECT_EQ(run("launch -n 0 version").code, 2);
+  const Ran report = run("launch -n 2 " + command + "-dp 2 -ep --report");
+  EXPECT_EQ(report.code, 2) << report.out;
+  EXPECT_TRUE(contains(report.out, "expected ranks as threads")) << report.out;
+}
+
+TEST(Cli, TraceFollowsOneTokenInTextAndJson) {
+  const std::string flags = "generate " + demo() + " --prompt 'Once upon a time there was' --prompt 'Es war einmal' --trace-token 3 ";
+  const Ran text = run(flags + "--tp-size 4 --dp-size 4 --enable-dp-attention --ep-size 4 --moe-a2a-backend deepep");
+  EXPECT_EQ(text.code, 0) << text.out;
+  for (const char* part : {"data-parallel rank 0 of 4, for life", "0 rows, idle; it takes the step with the others",
+                           "feed-forward  SCATTERED: no gather", "calls and bytes equal what the cost functions predict",
+                           "finished last", "added at the owner in top-k order"})
+    EXPECT_TRUE(contains(text.out, part)) << part << "\n" << text.out;
+  const Ran as_json = run(flags + "--json -dp 2 -ep"), one = run(flags + "--json");
+  ASSERT_EQ(as_json.code, 0) << as_json.out;
+  const json::value trace = parse_json(json_lines(as_json.out), "trace"), alone = parse_json(json_lines(one.out), "trace");
+  EXPECT_TRUE(trace.at("counts_are_as_predicted").as_bool());
+  EXPECT_EQ(trace.at("token"), alone.at("token")) << "any layout, one answer";
+  EXPECT_EQ(alone.at("collectives").as_array().size(), 0u);
+  for (const auto& [arguments, part] : std::vector<std::pair<std::string, std::string>>{{reference("llama") + " --load-format dummy --trace-token 1", "found a dense one (llama)"},
+                                                                                        {demo() + " --trace-token 1 --trace-layer 99", "expected a sparse layer of the model"},
+                                                                                        {demo() + " --trace-token 1000000", "within the context"},
+                                                                                        {demo() + " --trace-token 0", "trace-token"}}) {
+    const Ran ran = run("generate " + arguments + " --prompt x");
+    EXPECT_EQ(ran.code, 2) << ran.out;
+    EXPECT_TRUE(contains(ran.out, part)) << ran.out;
+  }
+}
+
+TEST(Cli, ReportTellsWhatMovedAndHowEvenTheLoadWas) {
+  const testing::TempDir dir;
+  const std::string file = (dir.path() / "report.json").string();
+  const std::string flags = "generate " + demo() + " --temperature 0 --max-tokens 5 --ignore-eos --report --report-file " + file + " --prompt 'Once upon a time there was' --prompt 'Es war einmal' ";
+  const auto calls = [&](const char* kind) {
+    const json::value report = parse_json_file(file);
+    for (const json::value& layers : report.at("moved").as_array())
+      if (layers.at("layer_kind").as_string() == "sparse")
+        for (const json::value& c : layers.at("collectives").as_array())
+          if (c.at("kind").as_string() == kind) return c.at("calls_per_layer_and_step").as_double();
+    return 0.0;
+  };
+  const Ran gather = run(flags + "-dp 4 -ep --all2all-backend allgather_reducescatter");
+  ASSERT_EQ(gather.code, 0) << gather.out;
+  EXPECT_TRUE(contains(gather.out, "balancedness") && contains(gather.out, "moe_gather") && contains(gather.out, "distinct tokens in the cluster")) << gather.out;
+  EXPECT_EQ(calls("moe_gather"), 1);
+  ASSERT_EQ(run(flags + "-dp 4 -ep --all2all-backend deepep").code, 0);
+  EXPECT_EQ(calls("moe_gather"), 0) << "the gather that disappears";
+  EXPECT_EQ(calls("dispatch"), 1);
+  const json::value report = parse_json_file(file);
+  // Each row of the prompts and of all but the last new token chose top_k experts in every layer.
+  int64_t rows = -1;
+  for (const json::value& layer : report.at("balance").as_array()) {
+    int64_t sum = 0;
+    for (const json::value& r : layer.at("rows_of_rank").as_array()) sum += r.as_int64();
+    EXPECT_TRUE(rows < 0 || sum == rows);
+    rows = sum;
+    EXPECT_LE(layer.at("balancedness").as_double(), 1.0);
+    EXPECT_GE(layer.at("balancedness").as_double(), 0.25);
+  }
+  EXPECT_GT(rows, 0);
+  const Ran dense = run("generate " + reference("llama") + " --load-format dummy --max-tokens 2 --prompt x --report");
+  EXPECT_EQ(dense.code, 0) << dense.out;
+  EXPECT_TRUE(contains(dense.out, "nothing moves") && !contains(dense.out, "balancedness")) << dense.out;
+  EXPECT_EQ(run(flags + "--report-file /nowhere/at/all").code, 2);
 }
 
 TEST(Cli, ABatchFromAFileAnswersAsEachPromptAlone) {
@@ -145,8 +211,6 @@ TEST(Cli, DummyWeightsRunAnyConfigurationAndRepeat) {
   }
 }
 
-std::string reference(const char* name) { return (testing::source_dir() / "tests" / "reference" / name / "config.json").string(); }
-
 TEST(Cli, ExplainPrintsTheLayoutAndLoadsNothing) {
   const Ran one = run("serve " + demo() + " --explain");
   EXPECT_EQ(one.code, 0) << one.out;
@@ -159,6 +223,33 @@ TEST(Cli, ExplainPrintsTheLayoutAndLoadsNothing) {
                            "deepep is read as alltoall", "sparse layers: 1-2", "feed-forward  SCATTERED: no gather, dispatch and combine over world (alltoall), the combine owns the sum",
                            "3     3/0/0          3/0        12-15    latent"})
     EXPECT_TRUE(contains(deep.out, part)) << part << "\n" << deep.out;
+}
+
+TEST(Cli, ExplainAsJsonIsTheSameLayout) {
+  const Ran ran = run("serve " + reference("deepseek_v3") + " --tp 4 --dp-size 2 --ep 4 --enable-dp-attention --moe-a2a-backend deepep --explain-json");
+  ASSERT_EQ(ran.code, 0) << ran.out;
+  const json::value plan = parse_json(ran.out, "plan");
+  EXPECT_EQ(plan.at("layout").at("attn_tp").as_int64(), 2);
+  EXPECT_EQ(plan.at("layers").as_array().size(), 2u);
+  const json::value& sparse = plan.at("layers").at(1);
+  EXPECT_EQ(sparse.at("layers"), (json::array{1, 2}));
+  EXPECT_EQ(sparse.at("attention").at("scatter_mode").as_string(), "TP_ATTN_FULL");
+  EXPECT_EQ(sparse.at("feed_forward").at("scatter_mode").as_string(), "SCATTERED");
+  EXPECT_EQ(sparse.at("feed_forward").at("owner_of_sum").as_string(), "combine");
+  EXPECT_EQ(plan.at("ranks").at(3).at("experts"), (json::array{12, 13, 14, 15}));
+}
+
+TEST(Cli, PicturesInTheDocsAreWhatTheScriptDrawsToday) {
+  const testing::TempDir dir;
+  const std::string plan = (dir.path() / "plan.json").string(), script = (testing::source_dir() / "tools" / "draw_layer_plan.py").string();
+  for (const auto& [picture, flags] : std::vector<std::pair<const char*, const char*>>{{"tp4_dp2_ep4_alltoall.svg", "--dp-size 2 --moe-a2a-backend alltoall"},
+                                                                                      {"dp4_ep4_allgather.svg", "--dp-size 4 --moe-a2a-backend allgather_reducescatter"}}) {
+    const Ran ran = run("serve " + reference("deepseek_v3") + " --tp-size 4 --enable-dp-attention --ep-size 4 " + flags + " --explain-json > " + plan + "; python3 " + script + " " + plan);
+    ASSERT_EQ(ran.code, 0) << ran.out;
+    std::ifstream file(testing::source_dir() / "docs" / "pictures" / picture);
+    const std::string committed{std::istreambuf_iterator<char>(file), {}};
+    EXPECT_TRUE(ran.out == committed) << picture << ": draw it again (docs/step_and_layer.md)";
+  }
 }
 
 TEST(Cli, BothSpellingsExplainTheSameLayout) {

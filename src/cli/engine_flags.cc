@@ -53,12 +53,6 @@ SamplingDefaults load_defaults(const std::filesystem::path& dir) {
   return d;
 }
 
-std::shared_ptr<const Tokenizer> tokenizer_of(const std::filesystem::path& dir, bool is_dummy) {
-  // Dummy weights say nothing anyway: without a tokenizer, text goes in and out as bytes.
-  if (is_dummy && !std::filesystem::exists(dir / "tokenizer.json")) return std::make_shared<ByteTokenizer>();
-  return load_tokenizer(dir);
-}
-
 std::filesystem::path model_dir(const EngineFlags& flags) {
   const std::filesystem::path path(flags.model);
   return std::filesystem::is_directory(path) ? path : path.parent_path();
@@ -119,7 +113,9 @@ void add_run_flags(CLI::App& command, EngineFlags& f) {
 int explain_layout(const EngineFlags& flags) {
   const ModelConfig config = load_model_config(flags.model);
   const DType kv_dtype = kv_dtype_of(flags.kv_cache_dtype);
-  std::fputs(explain_text(config, resolve_layout(flags.layout.options, config, kv_dtype), kv_dtype).c_str(), stdout);
+  const ResolvedLayout resolved = resolve_layout(flags.layout.options, config, kv_dtype);
+  if (flags.layout.explain_as_json) std::printf("%s\n", json::serialize(explain_json(config, resolved, kv_dtype)).c_str());
+  else std::fputs(explain_text(config, resolved, kv_dtype).c_str(), stdout);
   return kExitOk;
 }
 
@@ -141,9 +137,18 @@ std::unique_ptr<WeightSource> open_weights(const EngineFlags& flags) {
   return make_dummy_weights(load_model_config(flags.model), flags.seed < 0 ? 0 : static_cast<uint64_t>(flags.seed));
 }
 
+std::shared_ptr<const Tokenizer> open_tokenizer(const EngineFlags& flags, const ModelConfig& config) {
+  const bool is_dummy = flags.load_format == "dummy";
+  // Dummy weights say nothing anyway.
+  if (is_dummy && !std::filesystem::exists(model_dir(flags) / "tokenizer.json")) return std::make_shared<ByteTokenizer>();
+  std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(model_dir(flags));
+  if (!is_dummy && tokenizer->vocab_size() > config.vocab_size)
+    throw invalid_input("{}: expected a tokenizer of at most the model's {} ids, found {}; the files do not belong together", flags.model, config.vocab_size, tokenizer->vocab_size());
+  return tokenizer;
+}
+
 LoadedModel load_model(const EngineFlags& flags, const ControllerOptions& controller, const Clock& clock, const Progress& progress) {
   LoadedModel out;
-  const bool is_dummy = flags.load_format == "dummy";
   out.config = load_model_config(flags.model);
   if (flags.max_model_len > out.config.max_position)
     throw invalid_input("--max-model-len: expected at most the model's context of {} tokens, found {}; lower it", out.config.max_position, flags.max_model_len);
@@ -154,10 +159,7 @@ LoadedModel load_model(const EngineFlags& flags, const ControllerOptions& contro
   const std::optional<LaunchEnv> place = launched_place();
   const ResolvedLayout resolved = layout_to_run(flags.layout, out.config, kv_dtype_of(flags.kv_cache_dtype), !place || place->rank == 0);
   const Layout& layout = resolved.layout;
-  out.tokenizer = tokenizer_of(model_dir(flags), is_dummy);
-  if (!is_dummy && out.tokenizer->vocab_size() > out.config.vocab_size)
-    throw invalid_input("{}: expected a tokenizer of at most the model's {} ids, found {}; the files do not belong together", flags.model, out.config.vocab_size,
-                        out.tokenizer->vocab_size());
+  out.tokenizer = open_tokenizer(flags, out.config);
   out.defaults = load_defaults(model_dir(flags));
   const uint64_t weight_bytes = [&] {
     const auto source = open_weights(flags);
@@ -179,6 +181,10 @@ LoadedModel load_model(const EngineFlags& flags, const ControllerOptions& contro
   options.controller.sync = flags.dp_sync == "waves" ? DpSync::kWaves : DpSync::kLockstep;
   options.step_timeout_us = flags.step_timeout_s * 1'000'000;
   options.progress = [&](int64_t done, int64_t total) { if (progress) progress("loading layers", done, total); };
+  if (flags.records_load && is_moe) {
+    out.load = std::make_shared<ExpertLoad>(out.config.num_layers, out.config.moe.router.num_experts);
+    options.route_observer = [load = out.load](int64_t layer, std::span<const int32_t> ids, std::span<const float>) { load->add(layer, ids); };
+  }
   const int64_t num_tokens = kKvBlockTokens * options.engine.num_kv_blocks;
   out.budget.push_back(fmt::format("{} weights in all, {} {} of {} threads, context {}", bytes_text(weight_bytes), layout.world, layout.world == 1 ? "rank" : "ranks",
                                    options.decoder.num_threads, with_commas(static_cast<uint64_t>(max_model_len))));

@@ -13,6 +13,7 @@
 #include "dp/deployment.h"
 #include "engine/engine.h"
 #include "models/decoder.h"
+#include "parallel/expert_load.h"
 #include "server/api_request.h"
 
 namespace cadre::cli {
@@ -24,6 +25,7 @@ struct EngineFlags {
   int threads = 0;
   int64_t seed = -1;
   int64_t step_timeout_s = 60;
+  bool records_load = false;  // LoadedModel::load is there
   std::string dp_sync = "lockstep", moe_backend = "auto";
   LayoutFlags layout;
 };
@@ -38,6 +40,7 @@ struct LoadedModel {
   ModelConfig config;
   std::shared_ptr<const Tokenizer> tokenizer;
   SamplingDefaults defaults;               // of generation_config.json
+  std::shared_ptr<ExpertLoad> load;        // of all ranks since the start, where flags say so
   std::unique_ptr<Deployment> deployment;  // the model on all its ranks
   std::vector<std::string> budget;         // lines: layout, weights and KV cache of a rank, tokens in all
 };
@@ -49,6 +52,9 @@ int explain_layout(const EngineFlags& flags);
 DecoderOptions decoder_options(const EngineFlags& flags, const ResolvedLayout& resolved);
 // The checkpoint, or dummy weights of its configuration.
 std::unique_ptr<WeightSource> open_weights(const EngineFlags& flags);
+
+// The folder's tokenizer; text as bytes where dummy weights come without one.
+std::shared_ptr<const Tokenizer> open_tokenizer(const EngineFlags& flags, const ModelConfig& config);
 
 // Checks flags and files, then loads every rank. Throws Error.
 LoadedModel load_model(const EngineFlags& flags, const ControllerOptions& controller, const Clock& clock, const Progress& progress);

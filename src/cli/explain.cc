@@ -6,6 +6,7 @@
 #include "cli/units.h"
 #include "parallel/expert_placement.h"
 #include "parallel/layer_plan.h"
+#include "parallel/plan_text.h"
 #include "parallel/rank_bytes.h"
 
 namespace cadre::cli {
@@ -24,41 +25,48 @@ std::string world_text(const ModelConfig& config, const ResolvedLayout& r) {
   return out;
 }
 
-std::string half_text(const HalfPlan& half) {
-  std::string out(scatter_mode_name(half.compute));
-  if (half.gather == GroupKind::kNone && half.exchange == ExchangeKind::kNone) return out + ": nothing moves";
-  out += ':';
-  if (half.gather != GroupKind::kNone) out += fmt::format(" all-gather over {},", group_kind_name(half.gather));
-  if (half.exchange != ExchangeKind::kNone) {
-    if (half.gather == GroupKind::kNone) out += " no gather,";
-    out += fmt::format(" {},", half.gather == GroupKind::kNone ? fmt::format("dispatch and combine over world ({})", exchange_name(half.exchange))
-                                                               : half.owner == ReductionOwner::kCombine ? "combine over world" : "each rank its own experts");
+// Layers with the same plan.
+struct LayerGroup {
+  LayerPlan plan;
+  std::vector<int32_t> ids;
+};
+
+std::vector<LayerGroup> layer_groups(const ModelConfig& config, const Layout& layout) {
+  const std::vector<LayerPlan> plans = plan_layers(config, layout);
+  std::vector<LayerGroup> out;
+  for (const bool is_sparse : {false, true}) {
+    LayerGroup group;
+    for (size_t i = 0; i < plans.size(); ++i)
+      if (plans[i].is_sparse == is_sparse) group.plan = plans[i], group.ids.push_back(static_cast<int32_t>(i));
+    if (!group.ids.empty()) out.push_back(std::move(group));
   }
-  if (half.reduce != GroupKind::kNone) out += fmt::format(" reduce-scatter over {},", group_kind_name(half.reduce));
-  return out + (half.owner == ReductionOwner::kCombine ? " the combine owns the sum" : " which owns the sum");
+  return out;
 }
 
 void add_layers(const ModelConfig& config, const Layout& layout, std::string* out) {
-  const std::vector<LayerPlan> plans = plan_layers(config, layout);
-  for (const bool is_sparse : {false, true}) {
-    std::vector<int32_t> ids;
-    for (size_t i = 0; i < plans.size(); ++i)
-      if (plans[i].is_sparse == is_sparse) ids.push_back(static_cast<int32_t>(i));
-    if (ids.empty()) continue;
-    const LayerPlan& plan = plans[static_cast<size_t>(ids[0])];
-    *out += fmt::format("{} layers: {}\n", is_sparse ? "sparse" : "dense", ids_text(ids));
-    *out += fmt::format("  attention     {}\n  feed-forward  {}\n", half_text(plan.attention), half_text(plan.feed_forward));
+  for (const LayerGroup& group : layer_groups(config, layout)) {
+    *out += fmt::format("{} layers: {}\n", group.plan.is_sparse ? "sparse" : "dense", ids_text(group.ids));
+    *out += fmt::format("  attention     {}\n  feed-forward  {}\n", half_text(group.plan.attention), half_text(group.plan.feed_forward));
   }
+}
+
+ExpertPlacement placement_of(const ModelConfig& config, const Layout& layout) {
+  const int64_t num_experts = config.moe.router.num_experts;
+  return num_experts > 0 ? ExpertPlacement::initial(num_experts, layout.ep, layout.placement) : ExpertPlacement{};
+}
+
+std::vector<int32_t> sorted_experts(const ExpertPlacement& placement, int ep_rank) {
+  std::vector<int32_t> ids;
+  for (const int32_t e : placement.experts_of(ep_rank))
+    if (e != kEmptySlot) ids.push_back(e);
+  std::sort(ids.begin(), ids.end());
+  return ids;
 }
 
 std::string experts_of_rank(const ModelConfig& config, const Layout& layout, const ExpertPlacement& placement, int rank) {
   if (config.moe.router.num_experts == 0) return "-";
   const RankCoords c = layout.coords(rank);
-  std::vector<int32_t> ids;
-  for (const int32_t e : placement.experts_of(c.ep))
-    if (e != kEmptySlot) ids.push_back(e);
-  std::sort(ids.begin(), ids.end());
-  return ids_text(ids) + (layout.moe_tp == 1 ? "" : fmt::format(", part {} of {}", c.moe_tp + 1, layout.moe_tp));
+  return ids_text(sorted_experts(placement, c.ep)) + (layout.moe_tp == 1 ? "" : fmt::format(", part {} of {}", c.moe_tp + 1, layout.moe_tp));
 }
 
 std::string kv_heads_of_rank(const ModelConfig& config, const Layout& layout, int rank) {
@@ -83,7 +91,7 @@ std::string table_text(const std::vector<std::vector<std::string>>& rows) {
 
 void add_ranks(const ModelConfig& config, const Layout& layout, DType kv_dtype, std::string* out) {
   const int64_t num_experts = config.moe.router.num_experts;
-  const ExpertPlacement placement = num_experts > 0 ? ExpertPlacement::initial(num_experts, layout.ep, layout.placement) : ExpertPlacement{};
+  const ExpertPlacement placement = placement_of(config, layout);
   const std::vector<RankBytes> bytes = rank_bytes(config, layout, placement);
   std::vector<std::vector<std::string>> table{{"rank", "attn dp/cp/tp", "ep/moe-tp", "experts", "KV heads", "KV B/token", "weights", "attention", "dense", "shared", "routed",
                                                "router", "norms", "embedding", "head"}};
@@ -98,7 +106,51 @@ void add_ranks(const ModelConfig& config, const Layout& layout, DType kv_dtype, 
   *out += table_text(table);
 }
 
+json::array numbers(const std::vector<int32_t>& ids) { return json::array(ids.begin(), ids.end()); }
+
+json::array layers_json(const ModelConfig& config, const Layout& layout) {
+  json::array out;
+  for (const LayerGroup& group : layer_groups(config, layout))
+    out.push_back({{"kind", group.plan.is_sparse ? "sparse" : "dense"}, {"layers", numbers(group.ids)},
+                   {"attention", half_json(group.plan.attention)}, {"feed_forward", half_json(group.plan.feed_forward)}});
+  return out;
+}
+
+json::array ranks_json(const ModelConfig& config, const Layout& layout, DType kv_dtype) {
+  const ExpertPlacement placement = placement_of(config, layout);
+  const std::vector<RankBytes> bytes = rank_bytes(config, layout, placement);
+  json::array out;
+  for (int rank = 0; rank < layout.world; ++rank) {
+    const RankCoords c = layout.coords(rank);
+    const RankBytes& b = bytes[static_cast<size_t>(rank)];
+    json::object o{{"rank", rank}, {"attn_dp", c.attn_dp}, {"attn_cp", c.attn_cp}, {"attn_tp", c.attn_tp}, {"kv_bytes_per_token", rank_kv_bytes_per_token(config, layout, kv_dtype)}};
+    if (config.moe.router.num_experts > 0) o.emplace("ep", c.ep), o.emplace("moe_tp", c.moe_tp), o.emplace("experts", numbers(sorted_experts(placement, c.ep)));
+    if (config.attention.kind != AttentionKind::kMla) {
+      const Slice heads = rank_kv_heads(config, layout, rank);
+      o.emplace("kv_heads", json::object{{"first", heads.first}, {"count", heads.count}});
+    }
+    o.emplace("weight_bytes", json::object{{"total", b.total()}, {"attention", b.attention}, {"dense", b.dense}, {"shared", b.shared}, {"routed", b.routed}, {"router", b.router}, {"norms", b.norms},
+                                           {"embedding", b.embedding}, {"head", b.head}});
+    out.push_back(std::move(o));
+  }
+  return out;
+}
+
 }  // namespace
+
+json::object explain_json(const ModelConfig& config, const ResolvedLayout& resolved, DType kv_dtype) {
+  const Layout& l = resolved.layout;
+  json::array notes;
+  for (const std::string& note : resolved.notes) notes.push_back(json::string(note));
+  return {{"model", {{"family", family_name(config.family)}, {"layers", config.num_layers}, {"experts", config.moe.router.num_experts}, {"top_k", config.moe.router.top_k},
+                     {"has_shared_expert", config.moe.shared_intermediate > 0}}},
+          {"layout", {{"world", l.world}, {"attn_dp", l.attn_dp}, {"attn_cp", l.attn_cp}, {"attn_tp", l.attn_tp}, {"ep", l.ep}, {"moe_tp", l.moe_tp}, {"dense_tp", l.dense_tp},
+                      {"exchange", exchange_name(l.exchange)}, {"dispatch", resolved.is_fp8_dispatch ? "fp8" : "float32"}, {"combine", l.combine == CombineOrder::kExact ? "exact" : "per_rank"},
+                      {"placement", l.placement == PlacementStrategy::kLinear ? "linear" : "round_robin"}}},
+          {"notes", std::move(notes)},
+          {"layers", layers_json(config, l)},
+          {"ranks", ranks_json(config, l, kv_dtype)}};
+}
 
 std::string ids_text(const std::vector<int32_t>& ids) {
   if (ids.empty()) return "none";

@@ -12,6 +12,9 @@
 #include "base/utf8.h"
 #include "cli/commands.h"
 #include "cli/engine_flags.h"
+#include "cli/process_ranks.h"
+#include "cli/report.h"
+#include "cli/trace.h"
 
 namespace cadre::cli {
 namespace {
@@ -25,6 +28,9 @@ struct GenerateFlags {
   double temperature = -1, top_p = -1;
   int32_t top_k = -1;
   std::vector<std::string> stop;
+  bool report = false;
+  std::string report_file;
+  int64_t trace_token = 0, trace_layer = -1;
 };
 
 struct Answer {
@@ -72,17 +78,17 @@ SamplingParams sampling_of(const GenerateFlags& f, const SamplingDefaults& d) {
   return s;
 }
 
-std::vector<int32_t> prompt_ids(const GenerateFlags& flags, const LoadedModel& loaded, const std::function<std::string(const json::object&)>& render,
+std::vector<int32_t> prompt_ids(const GenerateFlags& flags, const Tokenizer& tokenizer, const std::function<std::string(const json::object&)>& render,
                                 const std::string& prompt) {
-  if (!flags.chat) return loaded.tokenizer->encode(prompt, true);
+  if (!flags.chat) return tokenizer.encode(prompt, true);
   if (!render) throw invalid_input("--chat: expected a model with a chat template, found none in {}; leave --chat out", flags.engine.model);
   json::object variables;
   variables["messages"] = json::array{{{"role", "user"}, {"content", prompt}}};
   variables["add_generation_prompt"] = true;
-  const auto text_of = [&](std::optional<TokenId> id) { return id ? std::string(loaded.tokenizer->piece(*id)) : std::string(); };
-  variables["bos_token"] = text_of(loaded.tokenizer->bos_id());
-  variables["eos_token"] = text_of(loaded.tokenizer->eos_id());
-  return loaded.tokenizer->encode(render(variables), false);  // the template writes the begin token itself
+  const auto text_of = [&](std::optional<TokenId> id) { return id ? std::string(tokenizer.piece(*id)) : std::string(); };
+  variables["bos_token"] = text_of(tokenizer.bos_id());
+  variables["eos_token"] = text_of(tokenizer.eos_id());
+  return tokenizer.encode(render(variables), false);  // the template writes the begin token itself
 }
 
 const char* finish_text(FinishReason reason) {
@@ -105,16 +111,41 @@ void print_answer(const Answer& a, bool as_json, bool show_prompt) {
   }
 }
 
+// Text behind the answers, or on standard error where those are JSON; the same as JSON in a file.
+void write_report(const GenerateFlags& flags, LoadedModel& loaded) {
+  const RunReport report = make_report(loaded);
+  if (flags.report) std::fputs(report_text(report).c_str(), flags.as_json ? stderr : stdout);
+  if (flags.report_file.empty()) return;
+  std::ofstream file(flags.report_file);
+  file << json::serialize(report_json(report)) << '\n';
+  if (!file.flush()) throw Error(ErrorKind::kNotFound, fmt::format("--report-file: expected a file to write, found none at {}; check the path", flags.report_file));
+}
+
+int trace(const GenerateFlags& flags, const std::vector<std::string>& prompts) {
+  const ModelConfig config = load_model_config(flags.engine.model);
+  const auto tokenizer = open_tokenizer(flags.engine, config);
+  const auto render = flags.chat ? chat_renderer(tokenizer) : nullptr;
+  TraceFlags trace{.new_token = flags.trace_token, .layer = flags.trace_layer, .as_json = flags.as_json, .prompts = {}};
+  for (const std::string& prompt : prompts) trace.prompts.push_back(prompt_ids(flags, *tokenizer, render, prompt));
+  return trace_one_token(flags.engine, config, *tokenizer, std::move(trace));
+}
+
 int generate(const GenerateFlags& flags) {
   if (flags.engine.layout.explain) return explain_layout(flags.engine);
   if (flags.prompts.empty() && flags.file.empty()) throw invalid_input("expected --prompt or --file, found neither; give one");
+  const bool looks_into_ranks = flags.trace_token > 0 || flags.report || !flags.report_file.empty();
+  if (const auto place = launched_place(); place && looks_into_ranks)
+    throw invalid_input("--trace-token and --report: expected ranks as threads of one process, found {} processes; leave the launcher out, the answers and counts are the same", place->size);
   SteadyClock clock;
   if (const auto code = run_as_other_rank(flags.engine, clock)) return *code;
   std::vector<std::string> prompts = flags.prompts;
   if (!flags.file.empty()) prompts = read_prompts(flags.file);
+  if (flags.trace_token > 0) return trace(flags, prompts);
   // All of them at once: nobody else is served.
   const ControllerOptions all{.max_queued_requests = INT64_MAX, .max_queued_tokens = INT64_MAX};
-  LoadedModel loaded = load_model(flags.engine, all, clock, terminal_progress());
+  EngineFlags engine = flags.engine;
+  engine.records_load = flags.report || !flags.report_file.empty();
+  LoadedModel loaded = load_model(engine, all, clock, terminal_progress());
   Controller& controller = loaded.deployment->controller();
   const auto render = flags.chat ? chat_renderer(loaded.tokenizer) : nullptr;
   const bool streams = prompts.size() == 1 && !flags.as_json;
@@ -122,7 +153,7 @@ int generate(const GenerateFlags& flags) {
   int64_t num_done = 0;
   std::vector<GenerationRequest> requests;
   for (size_t i = 0; i < prompts.size(); ++i) {
-    requests.push_back({.request_id = fmt::format("prompt {}", i), .prompt = prompt_ids(flags, loaded, render, prompts[i]), .sampling = sampling_of(flags, loaded.defaults)});
+    requests.push_back({.request_id = fmt::format("prompt {}", i), .prompt = prompt_ids(flags, *loaded.tokenizer, render, prompts[i]), .sampling = sampling_of(flags, loaded.defaults)});
     controller.engine(0).validate(requests.back());
     answers[i].prompt = std::move(prompts[i]);
     answers[i].num_prompt_tokens = static_cast<int64_t>(requests[i].prompt.size());
@@ -163,6 +194,7 @@ int generate(const GenerateFlags& flags) {
   std::fflush(stdout);
   std::fprintf(stderr, "%lld prompt and %lld new tokens in %.2f s: %.1f new tokens/s, %.1f tokens/s in all\n", static_cast<long long>(num_prompt),
                static_cast<long long>(num_completion), seconds, static_cast<double>(num_completion) / seconds, static_cast<double>(num_prompt + num_completion) / seconds);
+  if (engine.records_load) write_report(flags, loaded);
   return has_failed ? kExitFailed : kExitOk;
 }
 
@@ -184,6 +216,11 @@ void add_generate(CLI::App& app, Run* run) {
   command->add_option("--top-k", f->top_k, "Only the k likeliest; 0: all")->check(CLI::NonNegativeNumber);
   command->add_option("--stop", f->stop, "Text that ends an answer; may be given several times");
   command->add_flag("--ignore-eos", f->ignore_eos, "Go on to --max-tokens whatever the model says");
+  command->add_flag("--report", f->report, "Then tell what moved between ranks (calls, bytes) and how even the experts' load was");
+  command->add_option("--report-file", f->report_file, "The same as JSON into this file");
+  command->add_option("--trace-token", f->trace_token, "Follow this new token (1: the first one) of the first prompt, decoded greedily, through one sparse layer: ranks, routing, bytes, times")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
+  command->add_option("--trace-layer", f->trace_layer, "Through this layer, from 0; the first sparse one unless told")->check(CLI::Range(int64_t{0}, int64_t{1} << 20));
   command->callback([run, f] { *run = [f] { return generate(*f); }; });
 }
 

@@ -37,6 +37,7 @@ void add_layout_flags(CLI::App& command, LayoutFlags& f) {
   command.add_option("--dispatch-dtype", o.dispatch_dtype, "Rows on the way to experts: auto (as they are) or fp8, with one scale for 128 values")->group(kEither);
   command.add_option("--combine-order", o.combine_order, "exact (unless told): outputs are added in a row's own order of experts, whatever the layout; per_rank: fewer bytes")->group(kEither);
   command.add_flag("--explain", f.explain, "Print the layout that these flags come to and exit; loads no weights")->group(kEither);
+  command.add_flag_callback("--explain-json", [&f] { f.explain = f.explain_as_json = true; }, "The same as JSON")->group(kEither);
 }
 
 std::vector<std::string> spell_out_layout_flags(int argc, const char* const* argv) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "config/model_config.h"
 #include "parallel/options.h"
 
@@ -13,6 +14,7 @@ namespace cadre::cli {
 struct LayoutFlags {
   ParallelOptions options;
   bool explain = false;  // print the layout and do nothing else
+  bool explain_as_json = false;
 };
 
 void add_layout_flags(CLI::App& command, LayoutFlags& flags);
@@ -26,6 +28,8 @@ ResolvedLayout layout_to_run(const LayoutFlags& flags, const ModelConfig& config
 
 // World, notes, the plan of each kind of layer, and what each rank has. Several lines.
 std::string explain_text(const ModelConfig& config, const ResolvedLayout& resolved, DType kv_dtype);
+
+json::object explain_json(const ModelConfig& config, const ResolvedLayout& resolved, DType kv_dtype);
 
 // Ids as ranges: "0-15, 32", "1-253 by 3", "none".
 std::string ids_text(const std::vector<int32_t>& ids);
