@@ -42,7 +42,25 @@ void Group::start(Purpose purpose, std::span<const SendPart> send, std::span<con
 
 void Group::all_to_all(Purpose purpose, std::span<const SendPart> send, std::span<const RecvPart> recv) {
   start(purpose, send, recv);
-  transport_->finish([](int, std::span<const std::byte>) {});
+  transport_->finish([&](int source, std::span<const std::byte> data) { check_size(source, data, recv[static_cast<size_t>(source)].bytes); });
+}
+
+// A transport takes less than there is room for; here every size is known.
+void Group::check_size(int source, std::span<const std::byte> data, int64_t expected) const {
+  CADRE_CHECK(static_cast<int64_t>(data.size()) == expected, "group {}: rank {} sends {} bytes, rank {} expects {}", name_, source, data.size(), rank(), expected);
+}
+
+// Exchanges send_ and recv_, all of `count` floats here, and leaves their sum in sums_: in memory of its own, as what comes
+// out may be what this rank still sends from.
+void Group::sum_parts(Purpose purpose, int64_t n) {
+  sums_.resize(std::max(sums_.size(), static_cast<size_t>(n)));
+  start(purpose, send_, recv_);
+  transport_->finish([&](int source, std::span<const std::byte> data) {
+    check_size(source, data, n * 4);
+    const float* part = reinterpret_cast<const float*>(data.data());
+    if (source == 0) std::copy_n(part, n, sums_.begin());
+    else add_to(sums_.data(), part, n);
+  });
 }
 
 void Group::barrier(Purpose purpose) {
@@ -65,27 +83,14 @@ void Group::reduce_scatter(Purpose purpose, const float* in, std::span<const int
     send_.push_back({reinterpret_cast<const std::byte*>(in), n * 4});
     in += n;
   }
-  sums_.resize(std::max(sums_.size(), static_cast<size_t>(mine)));
-  start(purpose, send_, recv_);
-  // Into memory of its own: `out` may be what this rank still sends from.
-  transport_->finish([&](int source, std::span<const std::byte> data) {
-    const float* part = reinterpret_cast<const float*>(data.data());
-    if (source == 0) std::copy_n(part, mine, sums_.begin());
-    else add_to(sums_.data(), part, mine);
-  });
+  sum_parts(purpose, mine);
   std::copy_n(sums_.begin(), mine, out);
 }
 
 void Group::all_reduce(Purpose purpose, float* values, int64_t n) {
   send_.assign(static_cast<size_t>(size()), {reinterpret_cast<const std::byte*>(values), n * 4});
   recv_.assign(static_cast<size_t>(size()), {nullptr, n * 4});
-  sums_.resize(std::max(sums_.size(), static_cast<size_t>(n)));
-  start(purpose, send_, recv_);
-  transport_->finish([&](int source, std::span<const std::byte> data) {
-    const float* part = reinterpret_cast<const float*>(data.data());
-    if (source == 0) std::copy_n(part, n, sums_.begin());
-    else add_to(sums_.data(), part, n);
-  });
+  sum_parts(purpose, n);
   std::copy_n(sums_.begin(), n, values);
 }
 

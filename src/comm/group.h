@@ -55,6 +55,8 @@ class Group {
 
  private:
   void count(Purpose purpose, std::span<const SendPart> send);
+  void check_size(int source, std::span<const std::byte> data, int64_t expected) const;
+  void sum_parts(Purpose purpose, int64_t count);
   std::string name_;
   std::unique_ptr<Transport> transport_;
   TrafficCounters* counters_;
