@@ -42,7 +42,8 @@ struct Decoder::Ranks {
   std::optional<RowStream> world, attn_tp;
   std::optional<Exchanges> exchanges;
   StepMessage message;
-  std::vector<std::byte> inbox;
+  std::vector<SendPart> send;  // to and from the ranks that split the heads; kept so that steps do not allocate
+  std::vector<RecvPart> recv;
 
   std::span<const int64_t> rows_of(GroupKind kind, const Layout& layout) const {
     return kind == GroupKind::kAttnTp || (kind == GroupKind::kDenseTp && layout.dense_tp != layout.world) ? attn_tp_rows : world_rows;
@@ -163,21 +164,21 @@ void Decoder::stop_followers() {
 
 void Decoder::send_to_followers(std::span<const std::byte> message) {
   Group& group = *options_.groups->attn_tp;
-  std::vector<SendPart> send(static_cast<size_t>(group.size()), {message.data(), static_cast<int64_t>(message.size())});
-  std::vector<RecvPart> recv(send.size());
-  send[0] = {};
-  group.all_to_all({Traffic::kStep, -1}, send, recv);
+  ranks_->send.assign(static_cast<size_t>(group.size()), {message.data(), static_cast<int64_t>(message.size())});
+  ranks_->recv.assign(ranks_->send.size(), {});
+  ranks_->send[0] = {};
+  group.all_to_all({Traffic::kStep, -1}, ranks_->send, ranks_->recv);
 }
 
 bool Decoder::follow(KvStore& kv) {
   Group& group = *options_.groups->attn_tp;
   CADRE_CHECK(group.rank() > 0, "attention rank 0 leads");
-  std::vector<SendPart> send(static_cast<size_t>(group.size()));
-  std::vector<RecvPart> recv(send.size());
-  recv[0] = {nullptr, StepMessage::max_bytes(options_.max_batched_tokens, kv.num_blocks(), layout_of(options_).attn_dp)};
+  ranks_->send.assign(static_cast<size_t>(group.size()), {});
+  ranks_->recv.assign(ranks_->send.size(), {});
+  ranks_->recv[0] = {nullptr, StepMessage::max_bytes(options_.max_batched_tokens, kv.num_blocks(), layout_of(options_).attn_dp)};
   bool goes_on = true;
   group.transport().set_timeout_us(0);
-  group.start({Traffic::kStep, -1}, send, recv);
+  group.start({Traffic::kStep, -1}, ranks_->send, ranks_->recv);
   group.finish([&](int source, std::span<const std::byte> data) {
     if (source == 0) goes_on = ranks_->message.read(data);
   });
@@ -325,21 +326,20 @@ void Decoder::collect_rows() {
   Group* group = options_.groups ? options_.groups->attn_tp.get() : nullptr;
   if (!group) return;
   const int64_t hidden = config_.hidden_size;
-  std::vector<SendPart> send(static_cast<size_t>(group->size())), failed(send.size());
-  std::vector<RecvPart> recv(send.size()), recv_failed(send.size());
-  if (group->rank() > 0) {
-    send[0] = {reinterpret_cast<const std::byte*>(w_->x.data()), ranks_->own.count * hidden * 4};
-    failed[0] = {reinterpret_cast<const std::byte*>(w_->row_failed.data()), ranks_->own.count};
-  } else {
+  // One exchange for `bytes` of each row from `rows`.
+  const auto collect = [&](std::byte* rows, int64_t bytes) {
+    ranks_->send.assign(static_cast<size_t>(group->size()), {});
+    ranks_->recv.assign(ranks_->send.size(), {});
+    if (group->rank() > 0) ranks_->send[0] = {rows, ranks_->own.count * bytes};
     int64_t at = ranks_->own.count;
-    for (size_t r = 1; r < recv.size(); ++r) {
-      recv[r] = {reinterpret_cast<std::byte*>(w_->x.data() + at * hidden), ranks_->attn_tp_rows[r] * hidden * 4};
-      recv_failed[r] = {reinterpret_cast<std::byte*>(w_->row_failed.data() + at), ranks_->attn_tp_rows[r]};
+    for (size_t r = 1; group->rank() == 0 && r < ranks_->recv.size(); ++r) {
+      ranks_->recv[r] = {rows + at * bytes, ranks_->attn_tp_rows[r] * bytes};
       at += ranks_->attn_tp_rows[r];
     }
-  }
-  group->all_to_all({Traffic::kOther, -1}, send, recv);
-  group->all_to_all({Traffic::kOther, -1}, failed, recv_failed);
+    group->all_to_all({Traffic::kOther, -1}, ranks_->send, ranks_->recv);
+  };
+  collect(reinterpret_cast<std::byte*>(w_->x.data()), hidden * 4);
+  collect(reinterpret_cast<std::byte*>(w_->row_failed.data()), 1);
 }
 
 void Decoder::write_logits(const StepInput& input, const StepOutput& output) {
