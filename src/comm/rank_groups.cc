@@ -44,7 +44,8 @@ void RankGroups::set_timeout_us(int64_t us) {
     if (g) g->transport().set_timeout_us(us);
 }
 
-void RankGroups::set_step(int64_t step) {
+void RankGroups::set_step(int64_t new_step) {
+  step = new_step;
   for (Group* g : {world.get(), attn_tp.get(), leaders.get()})
     if (g) g->transport().set_step(step);
 }

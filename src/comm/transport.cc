@@ -6,11 +6,12 @@
 
 namespace cadre {
 
-PeerLost::PeerLost(std::string group, int rank, int64_t step, const std::string& how)
+PeerLost::PeerLost(std::string group, int rank, int world_rank, int64_t step, const std::string& how)
     : std::runtime_error(
-          fmt::format("group {}: expected rank {} to take part in step {}, found that it {}", group, rank, step, how)),
+          fmt::format("group {}: expected rank {} to take part in step {}, found that it {}", group, world_rank, step, how)),
       group_(std::move(group)),
       rank_(rank),
+      world_rank_(world_rank),
       step_(step) {}
 
 int group_rank(const std::vector<int>& members, int world_rank, int world_size) {

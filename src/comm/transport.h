@@ -15,17 +15,20 @@
 namespace cadre {
 
 // A rank of a group did not answer: it closed its connection, said that it gives up, or let the deadline pass. Groups
-// that lost a rank are never used again; survivors make new ones. Caught by the step loop only.
+// that lost a rank are never used again; survivors make new ones. Caught by the step loop only. After a deadline the rank
+// named is the one that was waited for, which may itself have been waiting for another.
 class PeerLost : public std::runtime_error {
  public:
-  PeerLost(std::string group, int rank, int64_t step, const std::string& how);
+  // rank: in the group; world_rank, its place in the deployment, is what the sentence names.
+  PeerLost(std::string group, int rank, int world_rank, int64_t step, const std::string& how);
   const std::string& group() const { return group_; }
   int rank() const { return rank_; }  // in the group; the first one missing
+  int world_rank() const { return world_rank_; }
   int64_t step() const { return step_; }
 
  private:
   std::string group_;
-  int rank_;
+  int rank_, world_rank_;
   int64_t step_;
 };
 

@@ -32,6 +32,7 @@ int64_t num_prompt_tokens(const GenerationRequest& request) {
 }
 
 constexpr int64_t kNotBusy = -1;
+constexpr char kSendAgain[] = "; send the request again when the server has restarted";
 
 // Everything but the engine is guarded by the controller's mutex; the engine belongs to the thread, but for its constants.
 struct Rank {
@@ -49,6 +50,7 @@ struct Rank {
   uint64_t num_taken = 0;        // assignments whose submission has left the inbox
   int64_t busy_since_us = kNotBusy;
   bool is_dead = false;          // its thread gave up
+  std::string end_reason = "The engine has stopped";
 
   bool is_idle() const { return inbox.empty() && busy_since_us == kNotBusy; }
 };
@@ -63,6 +65,7 @@ struct Controller::Impl {
   void take_inbox(Rank& rank, std::vector<Command>* commands);
   void set_dead(Rank& rank);
 
+  void give_up(Rank& rank, const std::string& reason);
   void check_room(const GenerationRequest& request) const;
   void run(Rank& rank);
   void run_alone(Rank& rank);
@@ -74,7 +77,8 @@ struct Controller::Impl {
   bool take_commands(Rank& rank, std::vector<Command>* commands);
   void publish(Rank& rank);
   void rest(Rank& rank);
-  static void refuse(Submission& submission);
+  void set_not_busy(Rank& rank);
+  static void refuse(Submission& submission, const std::string& reason);
   static void execute(Engine& engine, std::vector<Command>* commands);
   bool is_idle() const {
     return std::all_of(ranks.begin(), ranks.end(), [](const auto& rank) { return rank->is_idle(); });
@@ -267,6 +271,20 @@ void Controller::Impl::check_room(const GenerationRequest& request) const {
                                                     num_tokens, options.max_queued_tokens));
 }
 
+// Ends a rank whose thread cannot go on, whatever the reason: its peers must not wait for it, nor its requests for an answer.
+void Controller::Impl::give_up(Rank& rank, const std::string& reason) {
+  if (rank.sync) rank.sync->abort(reason);
+  const std::string lost = fmt::format("A rank of the deployment was lost ({})", reason);
+  try {
+    rank.engine->fail_all(lost + kSendAgain);
+  } catch (const std::exception&) {
+    // Not even that: only a restart helps, and is_healthy() says so.
+  }
+  const std::lock_guard lock(mutex);
+  rank.end_reason = lost;
+  set_dead(rank);
+}
+
 // The thread of a rank.
 void Controller::Impl::run(Rank& rank) {
   if (rank.link) return run_remote(rank);
@@ -274,27 +292,26 @@ void Controller::Impl::run(Rank& rank) {
   try {
     rank.sync ? run_together(rank) : run_alone(rank);
     engine.cancel_all();
-  } catch (const PeerLost& e) {
-    rank.sync->abort(e.what());
-    engine.fail_all(fmt::format("A rank of the deployment was lost ({}); send the request again when the server has restarted", e.what()));
-    const std::lock_guard lock(mutex);
-    set_dead(rank);
+  } catch (const std::exception& e) {
+    give_up(rank, e.what());
   } catch (...) {
-    // Even failing the requests failed: only a restart helps, and is_healthy() says so.
-    if (rank.sync) rank.sync->abort("failed");
-    const std::lock_guard lock(mutex);
-    set_dead(rank);
+    give_up(rank, "unknown failure");
   }
   std::vector<Command> left;
+  std::string reason;
   {
     const std::lock_guard lock(mutex);
+    reason = rank.end_reason;
     take_inbox(rank, &left);
-    set_published(rank, engine.stats());
-    rank.busy_since_us = kNotBusy;
-    idle.notify_all();
+    rank.busy_since_us = clock->now_us();  // not idle before the last request has its end
   }
   for (Command& command : left)
-    if (auto* submission = std::get_if<Submission>(&command)) refuse(*submission);
+    if (auto* submission = std::get_if<Submission>(&command)) refuse(*submission, reason);
+  {
+    const std::lock_guard lock(mutex);
+    set_published(rank, engine.stats());
+  }
+  set_not_busy(rank);
 }
 
 // Commands that came in before a step take effect before it.
@@ -307,6 +324,8 @@ void Controller::Impl::run_alone(Rank& rank) {
       const int64_t num_rows = engine.schedule();
       publish(rank);  // a step may be long: what runs in it waits no more
       if (num_rows > 0) engine.run_scheduled();
+    } catch (const PeerLost&) {  // of the ranks that share this one's heads or experts
+      throw;
     } catch (const std::exception& e) {
       engine.fail_all(fmt::format("The engine failed ({}); send the request again", e.what()));
     }
@@ -376,6 +395,7 @@ void Controller::Impl::run_remote(Rank& rank) {
   for (bool is_last = false; !is_last;) {
     int64_t wakes = 0;
     bool is_dead = false;
+    std::string reason;
     {
       std::unique_lock lock(mutex);
       rank.wake.wait(lock, [&] { return is_stopping || !rank.inbox.empty() || (num_wakes > rank.sent_wakes && !rank.is_dead); });
@@ -384,7 +404,8 @@ void Controller::Impl::run_remote(Rank& rank) {
       wakes = rank.sent_wakes = num_wakes;
       is_last = is_stopping;
       is_dead = rank.is_dead;
-      if (!is_dead) rank.busy_since_us = clock->now_us();
+      reason = rank.end_reason;
+      rank.busy_since_us = clock->now_us();
     }
     for (Command& command : commands) {
       if (auto* cancellation = std::get_if<Cancellation>(&command)) {
@@ -392,16 +413,25 @@ void Controller::Impl::run_remote(Rank& rank) {
         continue;
       }
       auto& submission = std::get<Submission>(command);
-      if (is_dead) refuse(submission);
+      if (is_dead) refuse(submission, reason);
       else rank.link->submit(submission.handle, submission.request, std::move(submission.sink));
     }
     rank.link->wake(wakes);
+    {
+      const std::lock_guard lock(mutex);
+      is_dead = rank.is_dead;
+      reason = rank.end_reason;
+    }
+    if (is_dead && !is_last) {
+      rank.link->fail_all(reason + kSendAgain);  // what was handed over while the connection broke
+      set_not_busy(rank);
+    }
   }
   rank.link->stop();
   std::unique_lock lock(mutex);
   rank.wake.wait_for(lock, std::chrono::seconds(10), [&] { return rank.is_dead; });
   lock.unlock();
-  rank.link->fail_all("The server has stopped; send the request again when it has restarted");
+  rank.link->fail_all(std::string("The server has stopped") + kSendAgain);
   rank.link.reset();
 }
 
@@ -416,16 +446,17 @@ void Controller::Impl::take_report(Rank& rank, const RankReport& report) {
 }
 
 void Controller::Impl::lose(Rank& rank, const std::string& how) {
+  const std::string lost = fmt::format("A rank of the deployment was lost ({})", how);
   bool is_expected;
   {
     const std::lock_guard lock(mutex);
     is_expected = is_stopping;
+    if (!is_expected) rank.end_reason = lost;
     set_dead(rank);
-    rank.busy_since_us = kNotBusy;
     rank.wake.notify_all();
-    idle.notify_all();
   }
-  if (!is_expected) rank.link->fail_all(fmt::format("A rank of the deployment was lost ({}); send the request again when the server has restarted", how));
+  if (!is_expected) rank.link->fail_all(lost + kSendAgain);
+  set_not_busy(rank);
 }
 
 void Controller::Impl::report(Rank& rank, const EngineStats& stats, bool is_paused) const {
@@ -433,12 +464,12 @@ void Controller::Impl::report(Rank& rank, const EngineStats& stats, bool is_paus
 }
 
 // A request that was on its way to a rank which is no more.
-void Controller::Impl::refuse(Submission& submission) {
+void Controller::Impl::refuse(Submission& submission, const std::string& reason) {
   for (int32_t choice = 0; choice < submission.request.n; ++choice) {
     Delta delta;
     delta.choice_idx = choice;
     delta.finish = FinishReason::kError;
-    delta.error = "The engine has stopped; send the request again when the server has restarted";
+    delta.error = reason + kSendAgain;
     if (submission.sink) submission.sink(std::move(delta));
   }
 }
@@ -461,6 +492,10 @@ void Controller::Impl::publish(Rank& rank) {
 
 void Controller::Impl::rest(Rank& rank) {
   report(rank, rank.engine->stats(), true);
+  set_not_busy(rank);
+}
+
+void Controller::Impl::set_not_busy(Rank& rank) {
   const std::lock_guard lock(mutex);
   rank.busy_since_us = kNotBusy;
   if (is_idle()) idle.notify_all();

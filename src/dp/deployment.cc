@@ -120,7 +120,10 @@ Deployment::Deployment(DeploymentOptions options, std::shared_ptr<const Tokenize
   } else {
     auto worlds = make_inproc_worlds(world);
     std::vector<std::thread> threads;
-    for (int r = 0; r < world; ++r) ranks_[static_cast<size_t>(r)]->comm = std::move(worlds[static_cast<size_t>(r)]);
+    for (int r = 0; r < world; ++r) {
+      auto& comm = worlds[static_cast<size_t>(r)];
+      ranks_[static_cast<size_t>(r)]->comm = options_.wrap_comm ? options_.wrap_comm(r, std::move(comm)) : std::move(comm);
+    }
     for (int r = 0; r < world; ++r) threads.emplace_back([this, r, &loading] { load(r, loading); });
     for (std::thread& thread : threads) thread.join();
   }

@@ -33,6 +33,8 @@ struct DeploymentOptions {
   RouteObserver route_observer;          // of all ranks, called on their threads; may be empty
   int64_t step_timeout_us = 60'000'000;  // of each wait for another rank
   std::function<void(int64_t done, int64_t total)> progress;    // layers loaded, of all ranks; may throw to give up
+  // Tests put faults between a rank (a thread) and its world.
+  std::function<std::unique_ptr<CommWorld>(int world_rank, std::unique_ptr<CommWorld>)> wrap_comm;
   std::shared_ptr<ProcessRank> process;  // null: all ranks are threads of this process
 };
 

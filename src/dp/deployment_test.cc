@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "comm/fault_injection.h"
 #include "comm/inproc/inproc_world.h"
 #include "config/model_config.h"
 #include "tests/support/answers.h"
@@ -224,6 +225,87 @@ TEST(Deployment, EndsWhileItRuns) {
     first.wait();
     deployment.reset();
     EXPECT_EQ(num_finished, 5);
+  }
+}
+
+// A rank that drops out, stands still or is late in the middle of a step, at a vote or within a layer.
+struct LossCase {
+  Layout layout;
+  int rank = 0;  // of the world: who fails
+  std::string group;
+  Fault fault;
+  DpSync sync = DpSync::kLockstep;
+};
+
+std::vector<LossCase> loss_cases() {
+  std::vector<LossCase> out;
+  for (const Fault::At at : {Fault::At::kStart, Fault::At::kFinish})
+    for (const Fault::Kind kind : {Fault::Kind::kDrop, Fault::Kind::kFreeze}) {
+      const Fault early{.at = at, .call = 3, .kind = kind}, late{.at = at, .call = 61, .kind = kind};
+      for (const DpSync sync : {DpSync::kLockstep, DpSync::kWaves}) {
+        out.push_back({layout(3, 1, 3), 2, "world", late, sync});
+        out.push_back({layout(3, 1, 3), 0, "attn_dp", early, sync});
+        out.push_back({layout(2, 2, 4), 2, "attn_dp", late, sync});    // a leader with a follower
+        out.push_back({layout(2, 2, 4), 3, "world", late, sync});      // a follower
+        out.push_back({layout(2, 2, 4), 1, "attn_tp.0", late, sync});
+        out.push_back({layout(2, 1, 1), 1, "world", early, sync});     // no experts spread: only dense halves and votes
+      }
+      out.push_back({layout(1, 2, 2), 1, "attn_tp.0", late});
+      if (kind == Fault::Kind::kDrop) out.push_back({layout(1, 2, 2), 0, "world", early});  // frozen, it could tell nobody
+    }
+  return out;
+}
+
+void expect_all_end(const LossCase& c) {
+  static const SteadyClock clock;
+  const auto dir = testing::source_dir() / "tests" / "reference" / "qwen3_moe";
+  const bool is_freeze = c.fault.kind == Fault::Kind::kFreeze;
+  const auto gate = std::make_shared<FaultGate>();
+  DeploymentOptions options{.config = load_model_config(dir), .layout = c.layout, .open_weights = [&] { return open_checkpoint(dir); },
+                            .decoder = {.max_batched_tokens = 48}, .engine = {.max_num_seqs = 8, .max_num_batched_tokens = 48, .num_kv_blocks = 64}};
+  options.controller.sync = c.sync;
+  if (is_freeze) options.step_timeout_us = 200'000;
+  options.wrap_comm = [&](int rank, std::unique_ptr<CommWorld> comm) {
+    if (rank != c.rank) return comm;
+    Fault fault = c.fault;
+    fault.group = c.group, fault.gate = gate;
+    return inject_faults(std::move(comm), {fault});
+  };
+  Deployment deployment(std::move(options), std::make_shared<ByteTokenizer>(), clock);
+  Controller& controller = deployment.controller();
+  Answers answers;
+  for (int i = 0; i < 5; ++i) {
+    const auto answer = std::make_shared<std::vector<Answer>>(1);
+    try {
+      controller.submit({.prompt = {1, 2, 3}, .sampling = {.max_tokens = 200, .ignore_eos = true}}, testing::collector(answer));
+      answers.push_back(answer);
+    } catch (const Error& e) {  // lost already
+      EXPECT_TRUE(e.kind() == ErrorKind::kUnavailable) << e.what();
+    }
+  }
+  // A rank that stands still can end its own requests only when it goes on, long after the others ended theirs.
+  const RankCoords lost = c.layout.coords(c.rank);
+  for (int dp = 0; is_freeze && dp < c.layout.attn_dp; ++dp)
+    while ((lost.attn_tp > 0 || dp != lost.attn_dp) && controller.stats(dp).num_failed == 0) std::this_thread::yield();
+  gate->open();
+  ASSERT_TRUE(controller.wait_until_idle(60'000));
+  const std::string name = fmt::format("rank {}", c.rank);
+  for (const auto& a : answers) {
+    EXPECT_TRUE((*a)[0].finish == FinishReason::kError);
+    // After a deadline it is the rank that was waited for, which may have been waiting itself; where a vote was cut off, its own reason.
+    const std::string& error = (*a)[0].error;
+    EXPECT_TRUE(error.find(is_freeze ? "expected rank" : name) != std::string::npos || error.find("lost (injected fault") != std::string::npos) << error;
+  }
+  EXPECT_FALSE(controller.is_healthy());
+  EXPECT_THROW(controller.submit({.prompt = {1}}, nullptr), Error);
+}
+
+// Every request ends with a sentence that names the rank, none hangs, and new ones are refused.
+TEST(Deployment, ALostRankEndsEveryRequestWithItsName) {
+  for (const LossCase& c : loss_cases()) {
+    SCOPED_TRACE(fmt::format("{} at {} {} of {}, rank {} of {}, {}", c.fault.kind == Fault::Kind::kDrop ? "drop" : "freeze", c.fault.at == Fault::At::kStart ? "start" : "finish",
+                             c.fault.call, c.group, c.rank, c.layout.world, c.sync == DpSync::kWaves ? "waves" : "lockstep"));
+    expect_all_end(c);
   }
 }
 

@@ -147,14 +147,20 @@ void Decoder::forward(const StepInput& input, KvStore& kv, const StepOutput& out
   run(input, kv, &output);
 }
 
-// A rank that cannot finish a step must not leave the others waiting for it.
+// A rank that cannot finish a step must not leave the others waiting for it, and can take part in no other: lost to itself
+// as to them.
 void Decoder::run(const StepInput& input, KvStore& kv, const StepOutput* output) {
   if (!options_.groups) return run_rows(input, kv, output);
   try {
     run_rows(input, kv, output);
-  } catch (const std::exception& e) {
+  } catch (const PeerLost& e) {
     options_.groups->abort(e.what());
     throw;
+  } catch (const std::exception& e) {
+    RankGroups& groups = *options_.groups;
+    groups.abort(e.what());
+    const int rank = groups.coords.world;
+    throw PeerLost("world", rank, rank, groups.step, fmt::format("gave up: {}", e.what()));
   }
 }
 

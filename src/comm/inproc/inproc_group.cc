@@ -32,10 +32,10 @@ int spins_for(int num_ranks) {
 
 }  // namespace
 
-InprocGroup::InprocGroup(std::string name, int size)
-    : name_(std::move(name)), num_spins_(spins_for(size)), slots_(static_cast<size_t>(size)) {
+InprocGroup::InprocGroup(std::string name, std::vector<int> members)
+    : name_(std::move(name)), members_(std::move(members)), num_spins_(spins_for(static_cast<int>(members_.size()))), slots_(members_.size()) {
   for (Slot& s : slots_)
-    for (auto& send : s.send) send.resize(static_cast<size_t>(size));
+    for (auto& send : s.send) send.resize(members_.size());
 }
 
 void InprocGroup::advance(int rank) {
@@ -122,7 +122,7 @@ void InprocGroup::leave(int rank) { interrupt(rank); }
 
 void InprocGroup::throw_lost(int64_t step) {
   std::lock_guard lock(mutex_);
-  throw PeerLost(name_, lost_rank_, step, lost_how_);
+  throw PeerLost(name_, lost_rank_, members_[static_cast<size_t>(lost_rank_)], step, lost_how_);
 }
 
 }  // namespace cadre

@@ -27,7 +27,8 @@ struct ProgressWord {
 
 class InprocGroup {
  public:
-  InprocGroup(std::string name, int size);
+  // members: their world ranks, which errors name.
+  InprocGroup(std::string name, std::vector<int> members);
   const std::string& name() const { return name_; }
   int size() const { return static_cast<int>(slots_.size()); }
 
@@ -70,6 +71,7 @@ class InprocGroup {
   void sleep(int rank, uint32_t seen, Wait& wait);
 
   const std::string name_;
+  const std::vector<int> members_;
   const int num_spins_;
   std::vector<Slot> slots_;
   std::atomic<bool> lost_{false};

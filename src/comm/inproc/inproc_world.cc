@@ -45,7 +45,7 @@ class MeetingPlace {
     if (meeting->is_complete) return meeting->group;
     if (const auto it = pending_.find(key); it != pending_.end() && it->second == meeting) pending_.erase(it);
     changed_.notify_all();
-    throw PeerLost(name, meeting->failed_rank, 0, meeting->how);
+    throw PeerLost(name, meeting->failed_rank, members[static_cast<size_t>(meeting->failed_rank)], 0, meeting->how);
   }
 
   void leave(int rank) {
@@ -58,7 +58,7 @@ class MeetingPlace {
   using Key = std::pair<std::string, std::vector<int>>;
   struct Meeting {
     Meeting(const std::string& name, const std::vector<int>& m)
-        : members(m), is_here(m.size()), group(std::make_shared<InprocGroup>(name, static_cast<int>(m.size()))) {}
+        : members(m), is_here(m.size()), group(std::make_shared<InprocGroup>(name, m)) {}
     int first_missing() const {
       const auto it = std::find(is_here.begin(), is_here.end(), false);
       return it == is_here.end() ? -1 : static_cast<int>(it - is_here.begin());

@@ -265,7 +265,7 @@ void UcxTransport::lose(int rank, const std::string& how) {
   }
 }
 
-void UcxTransport::throw_lost() const { throw PeerLost(name_, lost_rank_, step_, lost_how_); }
+void UcxTransport::throw_lost() const { throw PeerLost(name_, lost_rank_, peer(lost_rank_), step_, lost_how_); }
 
 void UcxTransport::abort(const std::string& reason) {
   Lock lock(hub_->worker().mutex());
