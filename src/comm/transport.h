@@ -15,8 +15,8 @@
 namespace cadre {
 
 // A rank of a group did not answer: it closed its connection, said that it gives up, or let the deadline pass. Groups
-// that lost a rank are never used again; survivors make new ones. Caught by the step loop only. After a deadline the rank
-// named is the one that was waited for, which may itself have been waiting for another.
+// that lost a rank are never used again; survivors make new ones. Caught by the step loop only. After a deadline it
+// is a rank that did not wait for another one itself.
 class PeerLost : public std::runtime_error {
  public:
   // rank: in the group; world_rank, its place in the deployment, is what the sentence names.

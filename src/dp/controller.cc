@@ -133,6 +133,7 @@ Controller::~Controller() {
   }
   for (auto& rank : impl_->ranks) rank->wake.notify_all();
   for (auto& rank : impl_->ranks) rank->thread.join();
+  for (auto& rank : impl_->ranks) rank->link.reset();  // its threads call impl_; every rank's thread may have called it
 }
 
 RequestHandle Controller::submit(GenerationRequest request, DeltaSink sink) {
@@ -280,9 +281,14 @@ void Controller::Impl::give_up(Rank& rank, const std::string& reason) {
   } catch (const std::exception&) {
     // Not even that: only a restart helps, and is_healthy() says so.
   }
-  const std::lock_guard lock(mutex);
-  rank.end_reason = lost;
-  set_dead(rank);
+  {
+    const std::lock_guard lock(mutex);
+    rank.end_reason = lost;
+    set_dead(rank);
+  }
+  // Who steps with this rank steps no more, and one that stands still will not say so.
+  for (const auto& other : ranks)
+    if (other->link) lose(*other, reason);
 }
 
 // The thread of a rank.
@@ -390,7 +396,8 @@ void Controller::Impl::run_together(Rank& rank) {
 // Forwards what comes for a rank in another process. Its requests go before the wake that counts them, so that a rank which
 // has heard of a wake has its requests too.
 void Controller::Impl::run_remote(Rank& rank) {
-  rank.link->start([this, &rank](const RankReport& r) { take_report(rank, r); }, [this, &rank](const std::string& how) { lose(rank, how); });
+  const auto lost = [this, &rank](const std::string& how) { lose(rank, fmt::format("the connection to data-parallel rank {} {}", rank.idx, how)); };
+  rank.link->start([this, &rank](const RankReport& r) { take_report(rank, r); }, lost);
   std::vector<Command> commands;
   for (bool is_last = false; !is_last;) {
     int64_t wakes = 0;
@@ -432,7 +439,6 @@ void Controller::Impl::run_remote(Rank& rank) {
   rank.wake.wait_for(lock, std::chrono::seconds(10), [&] { return rank.is_dead; });
   lock.unlock();
   rank.link->fail_all(std::string("The server has stopped") + kSendAgain);
-  rank.link.reset();
 }
 
 void Controller::Impl::take_report(Rank& rank, const RankReport& report) {

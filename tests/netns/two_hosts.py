@@ -2,17 +2,25 @@
 """Four ranks on two "hosts": network namespaces joined by a third that forwards, until it does not.
 
 usage: two_hosts.py BUILD_FOLDER [--counts FILE]
-Needs root and ip(8); says skipped otherwise. Each rank runs netns_rank, which checks the collectives over the network, loses
-the other host at its deadline and goes on with its own.
+Needs root and ip(8); says skipped otherwise.
+- Each rank runs netns_rank, which checks the collectives over the network, loses the other host at its deadline and goes on
+  with its own.
+- `cadre generate` over layouts that cross the hosts answers as one rank.
+- `cadre serve` loses the other host in the middle of answers: each ends with a sentence at the deadline.
 """
 import argparse
-import json
 import os
 import shutil
 import subprocess
 import sys
 import threading
+import traceback
 
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(SOURCE, "tests", "processes"))
+from serving import Processes, Stream, add_counts, get, port_of, wait_for  # noqa: E402
+
+DEMO = os.path.join(SOURCE, "models", "demo")
 TIMEOUT_S = 60
 PORT = 7117  # free: the namespace is new
 
@@ -55,12 +63,11 @@ class Network:
         ip("netns", "exec", self.router, "sh", "-c", f"echo {int(on)} > /proc/sys/net/ipv4/ip_forward")
 
 
-def run_ranks(network, program):
-    """Problems found, as text; empty when all is well."""
+def collectives_and_a_cut_network(network, build):
     ranks = []
     for rank in range(4):
         env = dict(os.environ, CADRE_RANK=str(rank), CADRE_WORLD_SIZE="4", CADRE_STORE=f"10.77.0.1:{PORT}", UCX_NET_DEVICES="up0")
-        command = ["ip", "netns", "exec", network.hosts[rank // 2], program]
+        command = ["ip", "netns", "exec", network.hosts[rank // 2], os.path.join(build, "netns_rank")]
         ranks.append(subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
     # ip netns exec becomes the program, so this ends the ranks themselves.
     watchdog = threading.Timer(TIMEOUT_S, lambda: [r.kill() for r in ranks])
@@ -75,38 +82,91 @@ def run_ranks(network, program):
         watchdog.cancel()
         for r in ranks:
             r.kill()
-    return "".join(f"rank {i} ended with {codes[i]}: {texts[i]}" for i in range(4) if codes[i] != 0 or texts[i] != "ready\ndone\n")
+    for i in range(4):
+        assert codes[i] == 0 and texts[i] == "ready\ndone\n", f"rank {i} ended with {codes[i]}: {texts[i]}"
+
+
+def start_ranks(network, processes, command):
+    """The four ranks of a command, found by torchrun's variables; one (process, output lines) each."""
+    ranks = []
+    for rank in range(4):
+        env = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank % 2), WORLD_SIZE="4", MASTER_ADDR="10.77.0.1", MASTER_PORT=str(PORT), UCX_NET_DEVICES="up0")
+        ranks.append(processes.start(["ip", "netns", "exec", network.hosts[rank // 2], *command], env))
+    return ranks
+
+
+def two_hosts_answer_as_one_rank(network, build):
+    command = [os.path.join(build, "cadre"), "generate", DEMO, "--temperature", "0", "--max-tokens", "16", "--json"]
+    for prompt in ["Once upon a time", "Es war einmal", "def add(a, b):", "The quality of", "Il y avait"]:
+        command += ["--prompt", prompt]
+    answers = lambda text: [line for line in text.splitlines() if line.startswith("{")]
+    one = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=TIMEOUT_S)
+    assert len(answers(one.stdout)) == 5, one.stderr
+    # Experts over all ranks; attention split within a host; attention split across hosts.
+    for flags in (["-dp", "4", "-ep"], ["--tp-size", "4", "--dp-size", "2", "--enable-dp-attention", "--ep-size", "4", "--moe-a2a-backend", "deepep"],
+                  ["--tp-size", "4", "--ep-size", "4", "--dp-sync", "waves"]):
+        with Processes() as processes:
+            ranks = start_ranks(network, processes, [*command, *flags])
+            codes = [process.wait(TIMEOUT_S) for process, _ in ranks]
+            assert codes == [0, 0, 0, 0], (flags, codes, processes.text())
+            wait_for("all output", lambda: len(answers("".join(ranks[0][1]))) == 5)
+            assert answers("".join(ranks[0][1])) == answers(one.stdout), (flags, processes.text())
+
+
+def a_cut_network_ends_every_answer(network, build):
+    with Processes() as processes:
+        ranks = start_ranks(network, processes, [os.path.join(build, "cadre"), "serve", DEMO, "--port", "0", "--step-timeout", "2", "-dp", "4", "-ep"])
+        port = port_of(ranks[0][1], ranks[0][0])
+        client, said = processes.start(["ip", "netns", "exec", network.hosts[0], sys.executable, os.path.abspath(__file__), "--client", str(port)])
+        wait_for("answers under way", lambda: "under way\n" in said, client)
+        network.forward(False)
+        assert client.wait(TIMEOUT_S) == 0, "".join(said) + processes.text()
+
+
+def ask_until_cut(port):
+    """The client, on the first host."""
+    streams = [Stream(port, prompt, 1000) for prompt in ["One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight"]]
+    for stream in streams:
+        wait_for("a first token", lambda s=stream: s.num_events > 2 or s.ended_at)
+    print("under way", flush=True)
+    for stream in streams:
+        stream.join(TIMEOUT_S)
+        assert stream.ended_at, "an answer hangs"
+        assert not stream.is_done and stream.error and "expected rank" in stream.error, (stream.error, stream.text)
+    assert get(port, "/health")[0] == 503
 
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("build")
+    parser.add_argument("build", nargs="?")
     parser.add_argument("--counts")
+    parser.add_argument("--client", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.client:
+        return ask_until_cut(args.client)
+    tests = [collectives_and_a_cut_network, two_hosts_answer_as_one_rank, a_cut_network_ends_every_answer]
     passed, failed, skipped = 0, 0, 0
-    network = Network()
     try:
         if os.geteuid() != 0 or not shutil.which("ip"):
             raise PermissionError("needs root and ip(8)")
-        with network:
-            problems = run_ranks(network, os.path.join(os.path.abspath(args.build), "netns_rank"))
-        failed, passed = int(bool(problems)), int(not problems)
-        print(problems, end="")
+        for test in tests:
+            with Network() as network:
+                try:
+                    test(network, os.path.abspath(args.build))
+                    passed += 1
+                except Exception:  # any failure counts and is shown; the other tests run
+                    failed += 1
+                    print(f"{test.__name__}: failed\n{traceback.format_exc()}")
     except (PermissionError, subprocess.CalledProcessError) as error:
         # Containers often are root without the right to make namespaces.
         detail = error.stderr.decode().strip() if isinstance(error, subprocess.CalledProcessError) else error
         print(f"two hosts: skipped, {detail}")
-        skipped = 1
+        skipped = len(tests)
     print(f"two hosts: {passed} passed, {failed} failed, {skipped} skipped")
-    if not args.counts:
-        return failed
-    totals = [0, 0, 0]
-    if os.path.exists(args.counts):
-        with open(args.counts) as file:
-            totals = json.load(file)
-    with open(args.counts, "w") as file:
-        json.dump([totals[0] + passed, totals[1] + failed, totals[2] + skipped], file)
-    return 0
+    if args.counts:
+        add_counts(args.counts, passed, failed, skipped)
+        return 0
+    return failed
 
 
 if __name__ == "__main__":

@@ -32,8 +32,8 @@ int spins_for(int num_ranks) {
 
 }  // namespace
 
-InprocGroup::InprocGroup(std::string name, std::vector<int> members)
-    : name_(std::move(name)), members_(std::move(members)), num_spins_(spins_for(static_cast<int>(members_.size()))), slots_(members_.size()) {
+InprocGroup::InprocGroup(std::string name, std::vector<int> members, std::shared_ptr<Sleepers> sleepers)
+    : name_(std::move(name)), members_(std::move(members)), sleepers_(std::move(sleepers)), num_spins_(spins_for(static_cast<int>(members_.size()))), slots_(members_.size()) {
   for (Slot& s : slots_)
     for (auto& send : s.send) send.resize(members_.size());
 }
@@ -49,7 +49,10 @@ void InprocGroup::wait_for(int rank, uint32_t target, Wait& wait) {
   Slot& s = slot(rank);
   for (int spin = 0;; ++spin) {
     const uint32_t word = s.word.load();
-    if (ProgressWord::reached(word, target)) return;
+    if (ProgressWord::reached(word, target)) {
+      if (spin >= num_spins_) waits(wait.rank).store(false, std::memory_order_relaxed);
+      return;
+    }
     if (word & ProgressWord::kInterrupted) {
       if (!lost()) lose(rank, "left the group");
       throw_lost(wait.step);
@@ -67,6 +70,11 @@ void InprocGroup::sleep(int rank, uint32_t seen, Wait& wait) {
     const int64_t now_us = SteadyClock().now_us();
     if (wait.deadline_us < 0) wait.deadline_us = now_us + wait.timeout_us;
     left_us = wait.deadline_us - now_us;
+    if (left_us <= 0 && !wait.had_grace && waits(rank)) {
+      wait.had_grace = true;
+      wait.deadline_us += wait.timeout_us;
+      left_us = wait.timeout_us;
+    }
     if (left_us <= 0) {
       lose(rank, fmt::format("did not come within {} us", wait.timeout_us));
       throw_lost(wait.step);
@@ -74,6 +82,7 @@ void InprocGroup::sleep(int rank, uint32_t seen, Wait& wait) {
   }
   Slot& s = slot(rank);
   s.num_sleepers.fetch_add(1);
+  waits(wait.rank).store(true, std::memory_order_relaxed);
   futex_wait(s.word, seen, left_us);
   s.num_sleepers.fetch_sub(1);
 }

@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -27,8 +28,14 @@ struct ProgressWord {
 
 class InprocGroup {
  public:
+  // Whether each rank of the world sleeps until another one comes, in whatever group. It stays so for one that waited in vain
+  // and is about to tell its other groups.
+  struct Sleepers {
+    explicit Sleepers(int world_size) : waits(static_cast<size_t>(world_size)) {}
+    std::vector<std::atomic<bool>> waits;
+  };
   // members: their world ranks, which errors name.
-  InprocGroup(std::string name, std::vector<int> members);
+  InprocGroup(std::string name, std::vector<int> members, std::shared_ptr<Sleepers> sleepers);
   const std::string& name() const { return name_; }
   int size() const { return static_cast<int>(slots_.size()); }
 
@@ -46,10 +53,14 @@ class InprocGroup {
   // Moves the rank's word on by one half of an exchange and wakes who sleeps on it.
   void advance(int rank);
   // Waits until the rank's word reached target. deadline_us: of steady time, negative: none. Throws PeerLost.
+  // At the deadline a rank that is itself waiting is not the one that is lost: whoever waits for the lost one finds it at the
+  // same time and tells, so the others allow one more timeout.
   struct Wait {
+    int rank;             // who waits
     int64_t timeout_us;   // 0: none
-    int64_t deadline_us;  // of steady time; set at the first sleep
     int64_t step;
+    int64_t deadline_us = -1;  // of steady time; set at the first sleep
+    bool had_grace = false;
   };
   void wait_for(int rank, uint32_t target, Wait& wait);
 
@@ -69,9 +80,11 @@ class InprocGroup {
  private:
   void interrupt(int rank);
   void sleep(int rank, uint32_t seen, Wait& wait);
+  std::atomic<bool>& waits(int rank) { return sleepers_->waits[static_cast<size_t>(members_[static_cast<size_t>(rank)])]; }
 
   const std::string name_;
   const std::vector<int> members_;
+  const std::shared_ptr<Sleepers> sleepers_;
   const int num_spins_;
   std::vector<Slot> slots_;
   std::atomic<bool> lost_{false};

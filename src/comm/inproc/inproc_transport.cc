@@ -28,7 +28,7 @@ void InprocTransport::start(std::span<const SendPart> send, std::span<const Recv
 void InprocTransport::finish(Receive receive) {
   CADRE_CHECK(is_open_, "group {}: no exchange is open", group_->name());
   is_finishing_.store(true, std::memory_order_release);
-  InprocGroup::Wait wait{timeout_us_, -1, step_};
+  InprocGroup::Wait wait{.rank = rank_, .timeout_us = timeout_us_, .step = step_};
   try {
     read_parts(receive, wait);
     group_->advance(rank_);

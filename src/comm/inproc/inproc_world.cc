@@ -18,14 +18,14 @@ namespace {
 // Where members of a group that is not complete yet wait for each other.
 class MeetingPlace {
  public:
-  MeetingPlace(int num_ranks, InprocOptions options) : options_(options), has_left_(static_cast<size_t>(num_ranks)) {}
+  MeetingPlace(int num_ranks, InprocOptions options) : options_(options), has_left_(static_cast<size_t>(num_ranks)), sleepers_(std::make_shared<InprocGroup::Sleepers>(num_ranks)) {}
   int size() const { return static_cast<int>(has_left_.size()); }
 
   std::shared_ptr<InprocGroup> meet(const std::string& name, const std::vector<int>& members, int me) {
     const Key key{name, members};
     std::unique_lock lock(mutex_);
     auto& pending = pending_[key];
-    if (!pending) pending = std::make_shared<Meeting>(name, members);
+    if (!pending) pending = std::make_shared<Meeting>(name, members, sleepers_);
     const std::shared_ptr<Meeting> meeting = pending;
     CADRE_CHECK(!meeting->is_here[static_cast<size_t>(me)], "group {}: rank {} asks for it twice at once", name, me);
     meeting->is_here[static_cast<size_t>(me)] = true;
@@ -57,8 +57,8 @@ class MeetingPlace {
  private:
   using Key = std::pair<std::string, std::vector<int>>;
   struct Meeting {
-    Meeting(const std::string& name, const std::vector<int>& m)
-        : members(m), is_here(m.size()), group(std::make_shared<InprocGroup>(name, m)) {}
+    Meeting(const std::string& name, const std::vector<int>& m, std::shared_ptr<InprocGroup::Sleepers> sleepers)
+        : members(m), is_here(m.size()), group(std::make_shared<InprocGroup>(name, m, std::move(sleepers))) {}
     int first_missing() const {
       const auto it = std::find(is_here.begin(), is_here.end(), false);
       return it == is_here.end() ? -1 : static_cast<int>(it - is_here.begin());
@@ -88,6 +88,7 @@ class MeetingPlace {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<bool> has_left_;
+  const std::shared_ptr<InprocGroup::Sleepers> sleepers_;
   std::map<Key, std::shared_ptr<Meeting>> pending_;
 };
 

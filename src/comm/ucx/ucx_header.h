@@ -13,6 +13,7 @@ struct UcxHub::Header {
     kHello,  // the sender makes a group; data: its key
     kAbort,  // the group is lost; data: the lost rank (int32) and why
     kLeave,  // the sender destroyed its end
+    kWaits,  // the sender has waited for half its timeout; of no group
   };
   uint32_t kind = kData;
   uint32_t group_id = 0;  // kData: the receiver's number of the group, else the sender's

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/clock.h"
 #include "comm/ucx/ucx_header.h"
 
 namespace cadre {
@@ -8,11 +9,23 @@ namespace cadre {
 UcxHub::UcxHub(int rank, int size, const UcxOptions& options)
     : rank_(rank),
       size_(size),
+      waited_at_us_(static_cast<size_t>(size), -1),
       worker_(size, options,
               [this](std::span<const std::byte> header, std::span<const std::byte> data) { handle(header, data); }) {}
 
 void UcxHub::send(int peer, const Header& header, std::span<const std::byte> data) {
   worker_.send(peer, std::as_bytes(std::span(&header, 1)), data);
+}
+
+void UcxHub::say_that_it_waits() {
+  std::vector<bool> is_told(static_cast<size_t>(size_));
+  is_told[static_cast<size_t>(rank_)] = true;
+  for (const auto& [id, group] : groups_)
+    for (const int peer : group->members_) {
+      if (is_told[static_cast<size_t>(peer)] || worker_.death(peer)) continue;
+      is_told[static_cast<size_t>(peer)] = true;
+      send(peer, {.kind = Header::kWaits, .source = static_cast<uint32_t>(rank_)}, {});
+    }
 }
 
 UcxTransport* UcxHub::find(int source, uint32_t group_id) {
@@ -41,7 +54,9 @@ void UcxHub::handle(std::span<const std::byte> bytes, std::span<const std::byte>
     handle_hello({source, header.group_id, std::string(reinterpret_cast<const char*>(data.data()), data.size())});
   else if (header.kind == Header::kAbort)
     handle_abort(source, header.group_id, data);
-  else if (UcxTransport* group = find(source, header.group_id)) {
+  else if (header.kind == Header::kWaits) {
+    if (source >= 0 && source < size_) waited_at_us_[static_cast<size_t>(source)] = SteadyClock().now_us();
+  } else if (UcxTransport* group = find(source, header.group_id)) {
     ++group->num_changes_;
     group->has_left_[static_cast<size_t>(std::find(group->members_.begin(), group->members_.end(), source) -
                                          group->members_.begin())] = true;

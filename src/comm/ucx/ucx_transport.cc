@@ -63,7 +63,7 @@ void UcxTransport::meet(Lock& lock) {
     peer_ids_[static_cast<size_t>(r)] = early->group_id;
     hub_->early_hellos_.erase(early);
   }
-  const int64_t deadline = deadline_us();
+  Deadline deadline = this->deadline();
   const auto first_silent = [&] {
     const auto it = std::find(peer_ids_.begin(), peer_ids_.end(), 0u);
     return it == peer_ids_.end() ? -1 : static_cast<int>(it - peer_ids_.begin());
@@ -84,7 +84,11 @@ UcxTransport::~UcxTransport() {
                  {.kind = UcxHub::Header::kLeave, .group_id = id_, .source = static_cast<uint32_t>(hub_->rank())}, {});
 }
 
-int64_t UcxTransport::deadline_us() const { return timeout_us_ > 0 ? SteadyClock().now_us() + timeout_us_ : -1; }
+UcxTransport::Deadline UcxTransport::deadline() const {
+  if (timeout_us_ <= 0) return {};
+  const int64_t now_us = SteadyClock().now_us();
+  return {.begun_us = now_us, .at_us = now_us + timeout_us_};
+}
 
 void UcxTransport::start(std::span<const SendPart> send, std::span<const RecvPart> recv) {
   CADRE_CHECK(static_cast<int>(send.size()) == size() && static_cast<int>(recv.size()) == size(),
@@ -170,7 +174,7 @@ void UcxTransport::finish(Receive receive) {
   CADRE_CHECK(is_open_, "group {}: no exchange is open", name_);
   Lock lock(hub_->worker().mutex());
   try {
-    const int64_t deadline = deadline_us();
+    Deadline deadline = this->deadline();
     num_changes_seen_ = 0;  // who was not needed any more in the last exchange may be in this one
     for (int source = 0; source < size(); ++source) {
       if (source != rank_) {
@@ -221,15 +225,29 @@ int UcxTransport::first_unsent() {
   return -1;
 }
 
-void UcxTransport::wait(Lock& lock, int64_t deadline_us, FunctionRef<int()> first_missing, const char* late) {
+bool UcxTransport::is_over_at(Lock& lock, Deadline& deadline, FunctionRef<bool()> is_over, FunctionRef<int()> first_missing) {
   UcxWorker& worker = hub_->worker();
+  if (deadline.at_us < 0) return worker.wait(lock, -1, is_over);
+  if (!deadline.has_said) {
+    if (worker.wait(lock, deadline.at_us - timeout_us_ / 2, is_over)) return true;
+    deadline.has_said = true;
+    hub_->say_that_it_waits();
+  }
+  if (worker.wait(lock, deadline.at_us, is_over)) return true;
+  if (deadline.had_grace || hub_->waited_at_us_[static_cast<size_t>(peer(first_missing()))] < deadline.begun_us) return false;
+  deadline.had_grace = true;
+  deadline.at_us += timeout_us_;
+  return worker.wait(lock, deadline.at_us, is_over);
+}
+
+void UcxTransport::wait(Lock& lock, Deadline& deadline, FunctionRef<int()> first_missing, const char* late) {
   const auto is_over = [&] {
     if (num_outgoing_ > 0 && lost_rank_ < 0) pump();
     if (first_missing() < 0) return true;
     look_for_losses();
     return lost_rank_ >= 0;
   };
-  if (!worker.wait(lock, deadline_us, is_over))
+  if (!is_over_at(lock, deadline, is_over, first_missing))
     lose(first_missing(), fmt::format("{} within {} us", late, timeout_us_));
   if (lost_rank_ >= 0 && first_missing() >= 0) throw_lost();
 }

@@ -39,11 +39,14 @@ class UcxHub {
   void handle_abort(int source, uint32_t group_id, std::span<const std::byte> data);
   UcxTransport* find(int source, uint32_t group_id);
   void send(int peer, const Header& header, std::span<const std::byte> data);
+  // To every peer: this rank is alive and waits for another one.
+  void say_that_it_waits();
 
   const int rank_, size_;
   uint32_t next_group_id_ = 1;
   std::map<uint32_t, UcxTransport*> groups_;  // by this rank's number
   std::vector<Hello> early_hellos_;
+  std::vector<int64_t> waited_at_us_;  // when each rank of the world last said that it waits, of steady time; -1: never
   UcxWorker worker_;
 };
 
@@ -86,14 +89,21 @@ class UcxTransport final : public Transport {
   void pump();
   void deliver(int source, Receive receive, Lock& lock);
   int first_unsent();
+  struct Deadline {
+    int64_t begun_us = 0, at_us = -1;  // of steady time; -1: none
+    bool has_said = false;             // half of it has passed, and the peers know
+    bool had_grace = false;
+  };
   // Waits until first_missing() is -1; who it names at the deadline, when its connection closes or when it leaves is
-  // lost.
-  void wait(Lock& lock, int64_t deadline_us, FunctionRef<int()> first_missing, const char* late);
+  // lost. One that said meanwhile that it waits itself is not: whoever waits for the lost one finds it at the same time and
+  // tells, so the others allow one more timeout.
+  void wait(Lock& lock, Deadline& deadline, FunctionRef<int()> first_missing, const char* late);
+  bool is_over_at(Lock& lock, Deadline& deadline, FunctionRef<bool()> is_over, FunctionRef<int()> first_missing);
   void look_for_losses();
   void lose(int rank, const std::string& how);
   [[noreturn]] void throw_lost() const;
   int peer(int rank) const { return members_[static_cast<size_t>(rank)]; }
-  int64_t deadline_us() const;
+  Deadline deadline() const;
 
   std::shared_ptr<UcxHub> hub_;
   const std::string name_, key_;
