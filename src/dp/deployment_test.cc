@@ -1,5 +1,4 @@
-// Whole deployments: requests through the controller over any layout and either sync protocol are answered as by one rank,
-// log-probabilities included, whatever arrives when and whoever idles; and ranks end, pause and fail together.
+// Whole deployments: ranks end, pause and fail together, as threads and as processes. (matrix_test.cc compares their answers.)
 #include "dp/deployment.h"
 
 #include <gtest/gtest.h>
@@ -15,6 +14,7 @@
 #include "comm/inproc/inproc_world.h"
 #include "config/model_config.h"
 #include "tests/support/answers.h"
+#include "tests/support/layouts.h"
 #include "tests/testing.h"
 #include "tokenizer/byte_tokenizer.h"
 #include "weights/weight_source.h"
@@ -24,13 +24,7 @@ namespace {
 
 using testing::Answer;
 
-Layout layout(int dp, int attn_tp, int ep, ExchangeKind exchange = ExchangeKind::kAuto) {
-  Layout l;
-  l.attn_dp = dp, l.attn_tp = attn_tp, l.world = dp * attn_tp;
-  l.ep = ep, l.moe_tp = l.world / ep, l.dense_tp = attn_tp;
-  l.exchange = ep > 1 ? exchange : ExchangeKind::kNone;
-  return l;
-}
+Layout layout(int dp, int attn_tp, int ep) { return testing::make_layout(dp, attn_tp, ep, ExchangeKind::kAuto); }
 
 struct Setup {
   std::string model;
@@ -79,42 +73,6 @@ Answers ask(Controller& controller, const std::vector<GenerationRequest>& all) {
   }
   EXPECT_TRUE(controller.wait_until_idle(120'000));
   return out;
-}
-
-TEST(Deployment, AnyLayoutAndSyncAnswersAsOneRank) {
-  SCOPED_TRACE(testing::seed());
-  for (const std::string model : {"deepseek_v3", "qwen3_moe", "gpt_oss", "llama"}) {
-    const auto one = deploy({model, Layout{}});
-    const auto asked = requests(testing::seed(), one->controller().engine(0).vocab_size());
-    const Answers expected = ask(one->controller(), asked);
-    for (const Layout& l : {layout(2, 1, 2, ExchangeKind::kAllToAll), layout(4, 1, 4), layout(3, 1, 3, ExchangeKind::kAllGatherReduceScatter), layout(2, 2, 4), layout(1, 2, 1), layout(2, 1, 1)}) {
-      if (model == "llama" && l.ep > 1) continue;
-      for (const DpSync sync : {DpSync::kLockstep, DpSync::kWaves}) {
-        if (l.attn_dp == 1 && sync == DpSync::kWaves) continue;
-        SCOPED_TRACE(fmt::format("{} dp {} tp {} ep {} {}", model, l.attn_dp, l.attn_tp, l.ep, sync == DpSync::kWaves ? "waves" : "lockstep"));
-        struct Setup setup{model, l, sync};
-        // Neither bound nor chunks change an answer.
-        if (sync == DpSync::kWaves) setup.engine.max_prefill_tokens_per_step = 5;
-        const auto deployment = deploy(setup);
-        const Answers got = ask(deployment->controller(), asked);
-        const bool is_exact = l.attn_tp == 1 && (l.moe_tp == 1 || model == "llama") && l.dense_tp == 1;
-        for (size_t i = 0; i < asked.size(); ++i)
-          for (size_t c = 0; c < got[i]->size(); ++c) {
-            const Answer &a = (*got[i])[c], &b = (*expected[i])[c];
-            ASSERT_TRUE(a.finish == FinishReason::kLength) << a.error;
-            if (is_exact) {
-              ASSERT_TRUE(testing::same_tokens(a.tokens, b.tokens)) << "request " << i;
-            }
-            // Elsewhere sums are split: as long as each choice was decided, tokens are the same.
-            for (size_t t = 0; t < a.tokens.size() && asked[i].sampling.temperature == 0; ++t) {
-              const auto& top = b.tokens[t].top;
-              if (top[0].logprob - top[1].logprob <= 1e-3f) break;
-              ASSERT_EQ(a.tokens[t].token, b.tokens[t].token) << "request " << i << " token " << t;
-            }
-          }
-      }
-    }
-  }
 }
 
 // Ranks that are processes, played by threads that share nothing but their connections.

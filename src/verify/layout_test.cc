@@ -7,6 +7,7 @@
 #include "base/rng.h"
 #include "config/model_config.h"
 #include "parallel/traffic_cost.h"
+#include "tests/support/layouts.h"
 #include "tests/testing.h"
 #include "verify/model_runner.h"
 #include "verify/reference_set.h"
@@ -15,46 +16,8 @@
 namespace cadre {
 namespace {
 
-struct Case {
-  const char* name;
-  Layout layout;
-};
-
-Layout layout(int dp, int attn_tp, int ep) {
-  Layout l;
-  l.attn_dp = dp, l.attn_tp = attn_tp, l.world = dp * attn_tp;
-  l.ep = ep, l.moe_tp = l.world / ep, l.dense_tp = attn_tp;
-  l.exchange = ep > 1 ? ExchangeKind::kAllToAll : ExchangeKind::kNone;
-  return l;
-}
-
-Layout dense_over_world(Layout l) {
-  l.dense_tp = l.world;
-  return l;
-}
-
-const std::vector<Case>& cases() {
-  static const std::vector<Case> kCases{{"tp2", layout(1, 2, 1)}, {"dp2", layout(2, 1, 1)}, {"dp2_ep2", layout(2, 1, 2)}, {"tp4_dp2_ep4", layout(2, 2, 4)}, {"dp4_ep4", layout(4, 1, 4)},
-                                        {"dp3_ep3", layout(3, 1, 3)}, {"dp4_ep2_moetp2", layout(4, 1, 2)}, {"tp2_ep2", layout(1, 2, 2)}, {"dp2_ep2_dense2", dense_over_world(layout(2, 1, 2))}};
-  return kCases;
-}
-
-// Whether every sum of the model is made on one rank.
-bool splits_no_sum(const Layout& l, const ModelConfig& config) {
-  const bool has_dense = std::any_of(config.layers.begin(), config.layers.end(), [](const LayerConfig& layer) { return !layer.is_sparse; });
-  const bool has_sparse = config.moe.router.num_experts > 0;
-  return l.attn_tp == 1 && (!has_sparse || (l.moe_tp == 1 && l.combine == CombineOrder::kExact)) && (!has_dense || l.dense_tp == 1);
-}
-
-// Why a model cannot run on a layout; empty: it can. (options.h refuses these with a sentence.)
-bool can_run(const ModelConfig& c, const Layout& l) {
-  const bool heads = c.attention.num_heads % l.attn_tp == 0 && (c.attention.kind == AttentionKind::kMla || c.attention.num_kv_heads % l.attn_tp == 0 || l.attn_tp % c.attention.num_kv_heads == 0);
-  if (c.moe.router.num_experts == 0) return heads && l.ep == 1;
-  const bool widths = c.moe.expert_intermediate % l.moe_tp == 0 && (c.quant != WeightQuant::kMxfp4 || c.moe.expert_intermediate / l.moe_tp % 32 == 0);
-  return heads && widths && c.moe.router.num_experts >= l.ep;
-}
-
-std::filesystem::path dir_of(const std::string& name) { return name == "demo" ? testing::source_dir() / "models" / "demo" : testing::source_dir() / "tests" / "reference" / name; }
+using testing::can_run;
+using testing::splits_no_sum;
 
 // Rows and pairs from each rank to each other one, by the routes they chose.
 struct Flow {
@@ -154,7 +117,7 @@ class LayoutMatrix : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(LayoutMatrix, AnyLayoutGivesOneRanksAnswers) {
   SCOPED_TRACE(testing::seed());
-  const auto dir = dir_of(GetParam());
+  const auto dir = testing::model_dir(GetParam());
   const ModelConfig config = load_model_config(dir);
   const ReferenceSet reference(dir);
   std::vector<Sequence> sequences;
@@ -179,7 +142,7 @@ TEST_P(LayoutMatrix, AnyLayoutGivesOneRanksAnswers) {
     const auto got = run(runner, sequences, testing::seed());
     for (size_t i = 0; i < got.size(); ++i) {
       ASSERT_EQ(got[i].size(), expected[i].size());
-      if (splits_no_sum(l, config)) {
+      if (splits_no_sum(config, l)) {
         ASSERT_TRUE(got[i] == expected[i]) << "sequence " << i << " not equal to the bit";
         continue;
       }
@@ -189,20 +152,14 @@ TEST_P(LayoutMatrix, AnyLayoutGivesOneRanksAnswers) {
     }
   };
   int num_run = 0;
-  for (const Case& c : cases()) {
+  for (const testing::LayoutCase& c : testing::layout_cases()) {
     if (!can_run(config, c.layout)) continue;
     ++num_run;
-    if (c.layout.ep == 1) {
-      check(c.name, c.layout);
-      continue;
-    }
-    for (const ExchangeKind exchange : {ExchangeKind::kAllGatherReduceScatter, ExchangeKind::kAllToAll, ExchangeKind::kAllToAllLowLatency, ExchangeKind::kAuto}) {
-      Layout l = c.layout;
-      l.exchange = exchange;
-      l.placement = testing::seed() % 2 ? PlacementStrategy::kRoundRobin : PlacementStrategy::kLinear;
-      check(fmt::format("{} {}", c.name, exchange_name(exchange)), l);
+    for (const testing::NamedLayout& named : testing::with_every_exchange(c)) {
+      check(named.name, named.layout);
       if (HasFatalFailure()) return;
     }
+    if (c.layout.ep == 1) continue;
     for (const ExchangeKind exchange : {ExchangeKind::kAllGatherReduceScatter, ExchangeKind::kAllToAll}) {
       Layout l = c.layout;
       l.exchange = exchange;
@@ -214,10 +171,7 @@ TEST_P(LayoutMatrix, AnyLayoutGivesOneRanksAnswers) {
   EXPECT_GE(num_run, config.moe.router.num_experts > 0 ? 6 : 2);
 }
 
-INSTANTIATE_TEST_SUITE_P(AllFamilies, LayoutMatrix,
-                         ::testing::Values("deepseek_v2", "deepseek_v2_lite", "deepseek_v3", "deepseek_v3_fp8", "glm4_moe", "gpt_oss", "gpt_oss_mxfp4",
-                                           "llama", "mixtral", "olmoe", "qwen2_moe", "qwen3", "qwen3_moe", "demo"),
-                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(AllFamilies, LayoutMatrix, ::testing::ValuesIn(testing::reference_models()), [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace cadre
