@@ -22,6 +22,7 @@ class AllToAllExchange final : public Exchange {
   int64_t max_pairs() const override { return options_.layout.world * chunk_rows_ * options_.top_k; }
   void start_dispatch(const RoutedRows& rows, std::span<const int64_t> world_rows, const ExpertPlacement& placement) override;
   ExpertPairs finish_dispatch() override;
+  std::span<const int64_t> pairs_from() const override { return pairs_from_; }
   void start_combine(const ExpertsWorkspace& outputs, ThreadPool& pool) override;
   void finish_combine(float* out, ThreadPool& pool) override;
 

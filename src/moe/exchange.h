@@ -46,6 +46,8 @@ class Exchange {
   // world_rows: rows of each rank in this round. rows and placement stay untouched until finish_combine() returns.
   virtual void start_dispatch(const RoutedRows& rows, std::span<const int64_t> world_rows, const ExpertPlacement& placement) = 0;
   virtual ExpertPairs finish_dispatch() = 0;
+  // How many of the pairs of finish_dispatch() came from each rank of the world; they stand one rank after the other.
+  virtual std::span<const int64_t> pairs_from() const = 0;
   virtual void start_combine(const ExpertsWorkspace& outputs, ThreadPool& pool) = 0;
   // out[t] += sum over j of weights[t, j] * expert(ids[t, j])(x[t]); [num_rows, H].
   virtual void finish_combine(float* out, ThreadPool& pool) = 0;
@@ -56,8 +58,10 @@ std::unique_ptr<Exchange> make_local_exchange(const ExchangeOptions& options);
 std::unique_ptr<Exchange> make_all_gather_exchange(const ExchangeOptions& options);
 std::unique_ptr<Exchange> make_all_to_all_exchange(const ExchangeOptions& options);
 std::unique_ptr<Exchange> make_low_latency_exchange(const ExchangeOptions& options);
+// The same exchange, which ends the program when a row that was sent for an expert is not received, computed and returned.
+std::unique_ptr<Exchange> make_checked_exchange(const ExchangeOptions& options, std::unique_ptr<Exchange> inner);
 
-// The exchange or exchanges that a layout runs with.
+// The exchange or exchanges that a layout runs with; checked in builds for development.
 class Exchanges {
  public:
   explicit Exchanges(const ExchangeOptions& options);

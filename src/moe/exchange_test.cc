@@ -176,6 +176,45 @@ TEST(Exchange, EveryKindUnderEveryRoutingEqualsOneRank) {
         }
 }
 
+// An exchange that loses the last pair of each round.
+class LossyExchange final : public Exchange {
+ public:
+  explicit LossyExchange(const ExchangeOptions& options) : inner_(make_local_exchange(options)) {}
+  int64_t chunk_rows() const override { return inner_->chunk_rows(); }
+  int64_t max_pairs() const override { return inner_->max_pairs(); }
+  std::span<const int64_t> pairs_from() const override { return {&num_pairs_, 1}; }
+  void start_dispatch(const RoutedRows& rows, std::span<const int64_t> world_rows, const ExpertPlacement& placement) override { inner_->start_dispatch(rows, world_rows, placement); }
+  ExpertPairs finish_dispatch() override {
+    ExpertPairs pairs = inner_->finish_dispatch();
+    num_pairs_ = static_cast<int64_t>(pairs.slot_of_pair.size()) - 1;
+    pairs.slot_of_pair = pairs.slot_of_pair.first(static_cast<size_t>(num_pairs_));
+    pairs.row_of_pair = pairs.row_of_pair.first(static_cast<size_t>(num_pairs_));
+    return pairs;
+  }
+  void start_combine(const ExpertsWorkspace& outputs, ThreadPool& pool) override { inner_->start_combine(outputs, pool); }
+  void finish_combine(float* out, ThreadPool& pool) override { inner_->finish_combine(out, pool); }
+
+ private:
+  std::unique_ptr<Exchange> inner_;
+  int64_t num_pairs_ = 0;
+};
+
+TEST(Exchange, ALostRowEndsACheckedBuildWithItsPlace) {
+  auto worlds = make_inproc_worlds(1);
+  Group group("world", worlds[0]->make_transport("world", {0}));
+  const ExchangeOptions options{.hidden = kHidden, .top_k = 4, .num_slots = kExperts, .codec = {.hidden = kHidden}, .world = &group};
+  const World world{.rows = {5}};
+  const Routing& routing = routings()[2];
+  const Input in = make_input(world, 0, routing, 1);
+  Experts experts(ExpertLayout(WeightFormat::kF32, kHidden, kWidth, false), kExperts, {});
+  for (int32_t e = 0; e < kExperts; ++e) fill_expert(experts, e, e, {0, kWidth});
+  const auto placement = ExpertPlacement::initial(kExperts, 1, PlacementStrategy::kLinear);
+  const auto good = make_checked_exchange(options, make_local_exchange(options));
+  EXPECT_EQ(run_rounds(*good, experts, placement, world, 0, in), expected_of(world, 0, in));
+  const auto lossy = make_checked_exchange(options, std::make_unique<LossyExchange>(options));
+  EXPECT_DEATH(run_rounds(*lossy, experts, placement, world, 0, in), "rank 0 sent 5 rows to slot 8 of rank 0, which computed 4");
+}
+
 TEST(Exchange, MoreRowsThanARoundHoldsGoInSeveral) {
   for (const Kind& kind : kKinds) {
     World world{.top_k = 3, .rows = {700, 3}};

@@ -32,8 +32,10 @@ class LocalExchange final : public Exchange {
     rows_.x = rounded_.data();
   }
 
+  std::span<const int64_t> pairs_from() const override { return {&num_pairs_, 1}; }
   ExpertPairs finish_dispatch() override {
     const size_t pairs = rows_.ids.size();
+    num_pairs_ = static_cast<int64_t>(pairs);
     return {rows_.x, {row_of_pair_.data(), pairs}, {slots_.data(), pairs}};
   }
 
@@ -49,6 +51,7 @@ class LocalExchange final : public Exchange {
  private:
   const ExchangeOptions options_;
   RoutedRows rows_;
+  int64_t num_pairs_ = 0;
   const ExpertsWorkspace* outputs_ = nullptr;
   std::vector<int32_t> slots_, row_of_pair_;
   std::vector<float> rounded_;
@@ -69,6 +72,11 @@ Exchanges::Exchanges(const ExchangeOptions& options) : kind_(options.layout.ep =
       low_latency_ = make_low_latency_exchange(options);
       break;
   }
+#ifdef CADRE_DEV_CHECKS
+  if (kind_ == ExchangeKind::kNone) return;
+  for (auto* exchange : {&first_, &low_latency_})
+    if (*exchange) *exchange = make_checked_exchange(options, std::move(*exchange));
+#endif
 }
 
 Exchange& Exchanges::for_step(std::span<const int64_t> world_rows) const {
