@@ -15,6 +15,7 @@
 #include "cli/process_ranks.h"
 #include "cli/units.h"
 #include "config/bytes.h"
+#include "parallel/rank_bytes.h"
 #include "tokenizer/byte_tokenizer.h"
 #include "tokenizer/chat_template.h"
 #include "weights/weight_source.h"
@@ -170,8 +171,7 @@ LoadedModel load_model(const EngineFlags& flags, const ControllerOptions& contro
   // Names are checked before gigabytes are read; the format is each layer's own.
   const ExpertsChoice experts = choose_experts_backend({.exchange = layout.exchange}, flags.moe_backend);
   DeploymentOptions options{.config = out.config, .layout = layout, .open_weights = [flags] { return open_weights(flags); }, .decoder = decoder_options(flags, resolved)};
-  const Part heads{0, layout.attn_tp};
-  const int64_t token_bytes = kv_bytes_per_token(out.config, heads, options.decoder.kv_dtype);
+  const int64_t token_bytes = rank_kv_bytes_per_token(out.config, layout, options.decoder.kv_dtype);
   options.engine = {.max_num_seqs = flags.max_num_seqs, .max_num_batched_tokens = flags.max_num_batched_tokens,
                     .max_prefill_tokens_per_step = flags.max_prefill_tokens_per_step,
                     .num_kv_blocks = choose_kv_blocks(flags, token_bytes, layout.world, max_model_len), .max_model_len = max_model_len, .eos_ids = out.config.eos_ids};

@@ -66,8 +66,10 @@ Decoder::Decoder(ModelConfig config, WeightSource& source, const DecoderOptions&
     : config_(std::move(config)), options_(options), plan_(plan_layers(config_, layout_of(options))),
       attention_(attention_part(config_.attention, {coords_of(options).attn_tp, layout_of(options).attn_tp})), pool_(options.num_threads), rope_(config_.attention.rope) {
   const Layout layout = layout_of(options);
-  const Shard shard = shard_of(config_, layout, coords_of(options).world);
-  WeightLoader loader(source, config_, shard);
+  const int64_t num_experts = config_.moe.router.num_experts;
+  const ExpertPlacement placement = num_experts > 0 ? ExpertPlacement::initial(num_experts, layout.ep, layout.placement) : ExpertPlacement();
+  const Shard shard = shard_of(layout, coords_of(options).world);
+  WeightLoader loader(source, config_, shard, placement);
   embedding_ = std::move(loader.linear("model.embed_tokens", config_.vocab_size, config_.hidden_size).weight);
   for (int64_t i = 0; i < config_.num_layers; ++i) {
     LayerWeights weights = load_layer(loader, i);
@@ -79,7 +81,7 @@ Decoder::Decoder(ModelConfig config, WeightSource& source, const DecoderOptions&
     auto feed_forward = [&]() -> std::variant<GatedMlp, MoeLayer> {
       if (auto* moe = std::get_if<MoeWeights>(&weights.feed_forward)) {
         moe->experts.set_backend(*choose_experts_backend({moe->experts.layout().gate_up.format, layout.exchange}, options_.moe_backend).backend);
-        return MoeLayer(config_.moe, shard.placement, std::move(*moe));
+        return MoeLayer(config_.moe, placement, std::move(*moe));
       }
       return std::move(std::get<GatedMlp>(weights.feed_forward));
     }();
@@ -88,10 +90,10 @@ Decoder::Decoder(ModelConfig config, WeightSource& source, const DecoderOptions&
   }
   final_norm_ = loader.vector("model.norm.weight", config_.hidden_size);
   if (!config_.tie_word_embeddings) head_ = std::move(loader.linear("lm_head", config_.vocab_size, config_.hidden_size).weight);
-  make_workspace(shard);
+  make_workspace(num_experts > 0 ? placement.slots_per_rank() : 0);
 }
 
-void Decoder::make_workspace(const Shard& shard) {
+void Decoder::make_workspace(int64_t slots) {
   const Layout layout = layout_of(options_);
   const int64_t rows = options_.max_batched_tokens, hidden = config_.hidden_size;
   const int64_t own_rows = layout.attn_tp == 1 ? rows : rows / layout.attn_tp + 1;
@@ -123,7 +125,6 @@ void Decoder::make_workspace(const Shard& shard) {
     if (g->attn_tp) ranks_->attn_tp.emplace(*g->attn_tp, hidden, own_rows * layout.attn_tp);
   }
   if (config_.moe.router.num_experts > 0) {
-    const int64_t slots = shard.placement.slots_per_rank();
     ranks_->exchanges.emplace(ExchangeOptions{.layout = layout, .world_rank = coords_of(options_).world, .hidden = hidden, .top_k = config_.moe.router.top_k, .num_slots = slots,
                                               .codec = {hidden, options_.fp8_dispatch, options_.fp8_expert_inputs},
                                               .world = options_.groups ? options_.groups->world.get() : nullptr});

@@ -75,7 +75,7 @@ class Decoder final : public Model {
   struct Layer;
   struct Workspace;
   struct Ranks;
-  void make_workspace(const Shard& shard);
+  void make_workspace(int64_t slots);  // of experts, on this rank
   void send_to_followers(std::span<const std::byte> message);
   void run(const StepInput& input, KvStore& kv, const StepOutput* output);
   void run_rows(const StepInput& input, KvStore& kv, const StepOutput* output);

@@ -47,7 +47,7 @@ Experts load_experts(WeightLoader& loader, const std::string& prefix, const char
   const Shard& shard = loader.shard();
   const int64_t hidden = loader.config().hidden_size, width = loader.config().moe.expert_intermediate;
   const Slice all{0, hidden}, part = shard.expert.of_total(width);
-  const auto mine = shard.placement.experts_of(shard.ep_rank);
+  const auto mine = loader.experts();
   const ExpertLayout layout = loader.expert_layout(prefix + "0." + gate, false);
   Experts experts(layout, static_cast<int64_t>(mine.size()), loader.activation());
   for (size_t i = 0; i < mine.size(); ++i) {

@@ -183,7 +183,7 @@ Experts WeightLoader::gpt_oss_experts(const std::string& prefix) {
     down_scales = reinterpret_cast<const uint8_t*>(source_.tensor(down_name + "_scales").bytes.data());
   }
   const WeightFormat format = is_mx ? WeightFormat::kMxfp4 : format_of_dtype(up.dtype, up_name);
-  const auto mine = shard_.placement.experts_of(shard_.ep_rank);
+  const auto mine = experts();
   const Slice part = shard_.expert.of_total(width);
   Experts experts(expert_layout(format, true), static_cast<int64_t>(mine.size()), activation());
   const ExpertLayout& layout = experts.layout();

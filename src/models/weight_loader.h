@@ -8,18 +8,23 @@
 #include "attention/mla.h"
 #include "config/model_config.h"
 #include "kernels/linear.h"
-#include "models/shard.h"
 #include "moe/experts.h"
+#include "parallel/expert_placement.h"
+#include "parallel/shard.h"
 #include "weights/weight_source.h"
 
 namespace cadre {
 
 class WeightLoader {
  public:
-  WeightLoader(WeightSource& source, const ModelConfig& config, Shard shard) : source_(source), config_(config), shard_(std::move(shard)) {}
+  // placement: of every sparse layer; empty for dense models.
+  WeightLoader(WeightSource& source, const ModelConfig& config, const Shard& shard, ExpertPlacement placement)
+      : source_(source), config_(config), shard_(shard), placement_(std::move(placement)) {}
 
   const ModelConfig& config() const { return config_; }
   const Shard& shard() const { return shard_; }
+  // The experts of this rank's slots, kEmptySlot where there is none.
+  std::span<const int32_t> experts() const { return placement_.experts_of(shard_.ep_rank); }
   bool has(const std::string& name) const { return source_.has(name); }
 
   // A tensor of any float type as float32; must have `count` elements.
@@ -53,6 +58,7 @@ class WeightLoader {
   WeightSource& source_;
   const ModelConfig& config_;
   const Shard shard_;
+  const ExpertPlacement placement_;
 };
 
 }  // namespace cadre

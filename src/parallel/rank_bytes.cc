@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "config/bytes.h"
+#include "parallel/shard.h"
 
 namespace cadre {
 namespace {
@@ -80,15 +81,14 @@ struct Units {
   Slice own;
 };
 Units units_of(ShardBy by, const ModelConfig& config, const Layout& layout, int world_rank) {
-  const RankCoords c = layout.coords(world_rank);
-  const auto even = [](int64_t total, int parts, int index) { return Units{total, even_slice(total, parts, index)}; };
+  const Shard shard = shard_of(layout, world_rank);
+  const auto share = [](const Part& part, int64_t total) { return Units{total, part.of_total(total)}; };
   switch (by) {
-    case ShardBy::kQueryHeads: return even(config.attention.num_heads, layout.attn_tp, c.attn_tp);
-    case ShardBy::kKvHeads: return {config.attention.num_kv_heads, kv_head_slice(config.attention.num_kv_heads, layout.attn_tp, c.attn_tp)};
-    case ShardBy::kDenseWidth: return even(config.dense_intermediate, layout.dense_tp, c.dense_tp);
-    // With an exchange each rank computes its own rows' shared expert alone.
-    case ShardBy::kSharedWidth: return layout.ep > 1 ? even(config.moe.shared_intermediate, 1, 0) : even(config.moe.shared_intermediate, layout.moe_tp, c.moe_tp);
-    case ShardBy::kExpertWidth: return even(config.moe.expert_intermediate, layout.moe_tp, c.moe_tp);
+    case ShardBy::kQueryHeads: return share(shard.heads, config.attention.num_heads);
+    case ShardBy::kKvHeads: return {config.attention.num_kv_heads, rank_kv_heads(config, layout, world_rank)};
+    case ShardBy::kDenseWidth: return share(shard.dense, config.dense_intermediate);
+    case ShardBy::kSharedWidth: return share(shard.shared, config.moe.shared_intermediate);
+    case ShardBy::kExpertWidth: return share(shard.expert, config.moe.expert_intermediate);
     case ShardBy::kNothing: break;
   }
   return {1, {0, 1}};
@@ -117,7 +117,7 @@ int64_t& field(RankBytes& bytes, TensorKind kind) {
 
 }  // namespace
 
-TensorShard shard_of(const TensorSpec& spec, const ModelConfig& config) {
+TensorShard tensor_shard_of(const TensorSpec& spec, const ModelConfig& config) {
   const NameParts name = parts_of(spec.name);
   TensorShard out;
   switch (spec.kind) {
@@ -153,7 +153,7 @@ std::vector<RankBytes> rank_bytes(const ModelConfig& config, const Layout& layou
   std::vector<int64_t> expert_bytes(static_cast<size_t>(num_experts * layout.moe_tp));
   for (const TensorSpec& spec : checkpoint_tensors(config)) {
     if (spec.kind == TensorKind::kNextN) continue;
-    const TensorShard shard = shard_of(spec, config);
+    const TensorShard shard = tensor_shard_of(spec, config);
     if (spec.kind != TensorKind::kRoutedExpert) {
       for (int rank = 0; rank < layout.world; ++rank)
         field(out[static_cast<size_t>(rank)], spec.kind) += slice_bytes(shard, spec, shard_slice(shard, spec, config, layout, rank));
@@ -177,13 +177,14 @@ std::vector<RankBytes> rank_bytes(const ModelConfig& config, const Layout& layou
 
 Slice rank_kv_heads(const ModelConfig& config, const Layout& layout, int world_rank) {
   if (config.attention.kind == AttentionKind::kMla) return {};
-  return kv_head_slice(config.attention.num_kv_heads, layout.attn_tp, layout.coords(world_rank).attn_tp);
+  const Part heads = shard_of(layout, world_rank).heads;
+  return kv_head_slice(config.attention.num_kv_heads, heads.of, heads.index);
 }
 
 int64_t rank_kv_bytes_per_token(const ModelConfig& config, const Layout& layout, DType kv_dtype) {
-  const int64_t all = kv_bytes_per_token(config, kv_dtype);
-  if (config.attention.kind == AttentionKind::kMla) return all;
-  return all / config.attention.num_kv_heads * rank_kv_heads(config, layout, 0).count;
+  ModelConfig part = config;
+  part.attention = attention_part(config.attention, shard_of(layout, 0).heads);  // ranks have as many heads each
+  return kv_bytes_per_token(part, kv_dtype);
 }
 
 }  // namespace cadre

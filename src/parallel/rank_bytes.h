@@ -23,7 +23,7 @@ struct TensorShard {
   int64_t expert = kNoExpert;  // kAllExperts: dimension 0 counts routed experts
   bool operator==(const TensorShard&) const = default;
 };
-TensorShard shard_of(const TensorSpec& spec, const ModelConfig& config);
+TensorShard tensor_shard_of(const TensorSpec& spec, const ModelConfig& config);
 
 // The elements along shard.dim that a rank holds (of an expert: if it holds that expert at all). Elements under which two
 // ranks have values, as FP8 scales of 128 rows can be, are in both slices.

@@ -75,7 +75,7 @@ TEST(RankBytes, EveryValueIsHeldAsOftenAsItsShareSaysAndRanksAddUpToTheCheckpoin
       for (const TensorSpec& spec : specs) {
         if (spec.kind == TensorKind::kNextN) continue;
         checkpoint += spec.bytes();
-        const TensorShard shard = shard_of(spec, config);
+        const TensorShard shard = tensor_shard_of(spec, config);
         const int64_t along = spec.shape[static_cast<size_t>(shard.dim)], each = spec.bytes() / along;
         std::vector<int> holders(static_cast<size_t>(along));
         for (int rank = 0; rank < layout.world; ++rank) {

@@ -1,10 +1,10 @@
-// Which part of a model's weights a rank holds: its heads, its slices of feed-forwards, its experts.
+// Which part of a model a rank holds: its heads, its slices of feed-forwards, its experts. The one answer for the loader, the
+// bytes of a rank (rank_bytes.h) and the planner.
 #pragma once
 
 #include <cstdint>
 
 #include "config/model_config.h"
-#include "parallel/expert_placement.h"
 #include "parallel/layout.h"
 
 namespace cadre {
@@ -20,16 +20,12 @@ struct Shard {
   Part dense;   // of dense feed-forwards' width
   Part expert;  // of each routed expert's width
   Part shared;  // of the shared experts' width
-  int ep_rank = 0;
-  ExpertPlacement placement;  // of every sparse layer; empty for dense models
+  int ep_rank = 0;  // whose slots of the expert placement
 };
 
-Shard shard_of(const ModelConfig& config, const Layout& layout, int world_rank);
+Shard shard_of(const Layout& layout, int world_rank);
 
 // The attention as this rank sees it: its heads only.
 AttentionConfig attention_part(const AttentionConfig& attention, const Part& heads);
-
-// Bytes of KV cache for one token over all layers on a rank that holds this part of the heads.
-int64_t kv_bytes_per_token(const ModelConfig& config, const Part& heads, DType kv_dtype);
 
 }  // namespace cadre
