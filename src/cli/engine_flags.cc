@@ -23,6 +23,9 @@
 namespace cadre::cli {
 namespace {
 
+// Where one rank's long prompt would hold up the tokens of all: docs/ranks.md, "Long prompts", has the figures.
+constexpr int64_t kSharedStepPrefill = 128;
+
 // Without --kv-cache-memory or --num-kv-blocks, the cache takes this share of the memory that is left when the weights
 // are in, and never more than all sequences at full length can fill.
 constexpr double kKvShareOfFreeMemory = 0.4;
@@ -88,8 +91,9 @@ void add_run_flags(CLI::App& command, EngineFlags& f) {
   command.add_option("--max-num-seqs", f.max_num_seqs, "Sequences that run at once")->check(CLI::Range(int64_t{1}, int64_t{65536}))->capture_default_str();
   command.add_option("--max-num-batched-tokens", f.max_num_batched_tokens, "Rows of one step: decoding first, the rest for pieces of prompts")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))->capture_default_str();
-  command.add_option("--max-prefill-tokens-per-step", f.max_prefill_tokens_per_step, "Rows of them for pieces of prompts while any rank decodes; 0: no further bound")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 20))->capture_default_str();
+  command.add_option("--max-prefill-tokens-per-step", f.max_prefill_tokens_per_step,
+                     "Rows of them for pieces of prompts while any rank decodes; 0: no further bound. 128 unless told where data-parallel ranks step together, else 0")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 20));
   command.add_option("--max-model-len", f.max_model_len, "Prompt and answer together, at most; the model's context unless told")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
   auto* memory = command.add_option("--kv-cache-memory", f.kv_cache_memory, "Memory for the KV cache of all ranks here, such as 2GiB; 40 % of what is free unless told");
@@ -173,7 +177,7 @@ LoadedModel load_model(const EngineFlags& flags, const ControllerOptions& contro
   DeploymentOptions options{.config = out.config, .layout = layout, .open_weights = [flags] { return open_weights(flags); }, .decoder = decoder_options(flags, resolved)};
   const int64_t token_bytes = rank_kv_bytes_per_token(out.config, layout, options.decoder.kv_dtype);
   options.engine = {.max_num_seqs = flags.max_num_seqs, .max_num_batched_tokens = flags.max_num_batched_tokens,
-                    .max_prefill_tokens_per_step = flags.max_prefill_tokens_per_step,
+                    .max_prefill_tokens_per_step = flags.max_prefill_tokens_per_step.value_or(layout.attn_dp > 1 ? kSharedStepPrefill : 0),
                     .num_kv_blocks = choose_kv_blocks(flags, token_bytes, layout.world, max_model_len), .max_model_len = max_model_len, .eos_ids = out.config.eos_ids};
   if (options.engine.eos_ids.empty() && out.tokenizer->eos_id()) options.engine.eos_ids.push_back(*out.tokenizer->eos_id());
   if (flags.seed >= 0) options.engine.seed = static_cast<uint64_t>(flags.seed);
@@ -191,6 +195,8 @@ LoadedModel load_model(const EngineFlags& flags, const ControllerOptions& contro
   out.budget.push_back(fmt::format("KV cache: {} tokens a rank ({}, {} bytes a token), {} distinct tokens in the cluster", with_commas(static_cast<uint64_t>(num_tokens)),
                                    bytes_text(static_cast<uint64_t>(token_bytes * num_tokens)), with_commas(static_cast<uint64_t>(token_bytes)),
                                    with_commas(static_cast<uint64_t>(num_tokens * layout.attn_dp))));
+  if (options.engine.max_prefill_tokens_per_step > 0)
+    out.budget.push_back(fmt::format("prompts: at most {} rows a rank and step while any rank decodes (--max-prefill-tokens-per-step)", options.engine.max_prefill_tokens_per_step));
   if (is_moe) out.budget.push_back(fmt::format("experts: {} ({}); passed over: {}", experts.backend->name, experts.backend->what, fmt::join(experts.passed_over, "; ")));
   if (place) options.process = join_ranks(*place, layout);
   out.deployment = std::make_unique<Deployment>(std::move(options), out.tokenizer, clock);
