@@ -26,7 +26,8 @@ void store_values(std::byte* dst, int64_t stride, const float* src, int64_t n, D
 
 }  // namespace
 
-GqaWorkspace::GqaWorkspace(const AttentionConfig& c, int64_t max_rows) {
+GqaWorkspace::GqaWorkspace(const AttentionConfig& c, int64_t max_rows, int64_t hidden) {
+  rounded.resize(static_cast<size_t>(max_rows * hidden));
   q.resize(static_cast<size_t>(max_rows * c.num_heads * c.head_dim));
   o.resize(q.size());
   k.resize(static_cast<size_t>(max_rows * c.num_kv_heads * c.head_dim));
@@ -43,9 +44,11 @@ GqaAttention::GqaAttention(const AttentionConfig& config, const Rope& rope, doub
 
 void GqaAttention::forward(const AttentionStep& step, const float* x, float* out, GqaWorkspace& w) const {
   const int64_t rows = step.num_rows();
-  weights_.q.apply(x, rows, w.q.data(), *step.pool);
-  weights_.k.apply(x, rows, w.k.data(), *step.pool);
-  weights_.v.apply(x, rows, w.v.data(), *step.pool);
+  const bool rounds = weights_.q.rounds_input || weights_.k.rounds_input || weights_.v.rounds_input;
+  const SharedInput in = share_input(x, rows, weights_.q.in_features(), rounds, w.rounded, *step.pool);
+  weights_.q.apply(in.of(weights_.q), rows, w.q.data(), *step.pool);
+  weights_.k.apply(in.of(weights_.k), rows, w.k.data(), *step.pool);
+  weights_.v.apply(in.of(weights_.v), rows, w.v.data(), *step.pool);
   if (config_.qk_norm == QkNorm::kAllHeads && step.sum_over_head_parts) norm_over_parts(step, w);
   step.clear_new_blocks();
   step.pool->parallel_for(rows, [&](int64_t row, int) {
@@ -54,7 +57,7 @@ void GqaAttention::forward(const AttentionStep& step, const float* x, float* out
   });
   // A task is up to kRowsPerTask rows of one sequence and one KV head; a row that does not open its part has none.
   step.pool->parallel_for(rows * config_.num_kv_heads, [&](int64_t task, int) { attend_rows(step, task / config_.num_kv_heads, task % config_.num_kv_heads, w); });
-  weights_.o.apply(w.o.data(), rows, out, *step.pool);
+  weights_.o.round_and_apply(w.o.data(), rows, out, *step.pool);
 }
 
 // The norm over all heads' values of a row, of which this rank holds a part. KV heads that several ranks hold alike count as

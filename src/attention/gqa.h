@@ -19,7 +19,9 @@ struct GqaWeights {
 
 // Scratch of one step, shared by all layers.
 struct GqaWorkspace {
-  GqaWorkspace(const AttentionConfig& config, int64_t max_rows);
+  // hidden: of inputs to round to FP8; 0: none are.
+  GqaWorkspace(const AttentionConfig& config, int64_t max_rows, int64_t hidden);
+  std::vector<float> rounded;  // [max_rows, hidden]
   std::vector<float> q, k, v, o;
   std::vector<float> square_sums;  // [max_rows, 2] of q and of k, for norms over heads on several ranks
 };

@@ -22,8 +22,9 @@ bool mla_row_is_expanded(int64_t position, int64_t num_prompt_tokens) {
   return num_prompt_tokens >= kMinExpandedPrompt && position < std::min(num_prompt_tokens, kMaxExpanded);
 }
 
-MlaWorkspace::MlaWorkspace(const AttentionConfig& c, int64_t max_rows, int num_threads, int64_t max_position) {
+MlaWorkspace::MlaWorkspace(const AttentionConfig& c, int64_t max_rows, int num_threads, int64_t max_position, int64_t hidden) {
   const int64_t chunk = std::min(kChunkRows, max_rows);
+  rounded.resize(static_cast<size_t>(max_rows * hidden));
   q_a.resize(static_cast<size_t>(max_rows * c.q_lora_rank));
   q.resize(static_cast<size_t>(max_rows * c.num_heads * c.head_dim));
   kv_a.resize(static_cast<size_t>(max_rows * (c.kv_lora_rank + c.qk_rope_head_dim)));
@@ -64,22 +65,24 @@ void MlaAttention::forward(const AttentionStep& step, const float* x, float* out
     absorbed_from = group.first_row + expanded;
   }
   absorb_until(step.num_rows());
-  weights_.o.apply(w.attention_out.data(), step.num_rows(), out, *step.pool);
+  weights_.o.round_and_apply(w.attention_out.data(), step.num_rows(), out, *step.pool);
 }
 
 void MlaAttention::project(const AttentionStep& step, const float* x, MlaWorkspace& w) const {
   const int64_t rows = step.num_rows();
+  const Linear& first = config_.q_lora_rank > 0 ? weights_.q_a : weights_.q;
+  const SharedInput in = share_input(x, rows, weights_.kv_a.in_features(), first.rounds_input || weights_.kv_a.rounds_input, w.rounded, *step.pool);
   if (config_.q_lora_rank > 0) {
-    weights_.q_a.apply(x, rows, w.q_a.data(), *step.pool);
+    weights_.q_a.apply(in.of(weights_.q_a), rows, w.q_a.data(), *step.pool);
     for (int64_t row = 0; row < rows; ++row) {
       float* q_a = w.q_a.data() + row * config_.q_lora_rank;
       rms_norm(q_a, weights_.q_a_norm.data(), static_cast<float>(config_.latent_norm_eps), config_.q_lora_rank, q_a);
     }
-    weights_.q_b.apply(w.q_a.data(), rows, w.q.data(), *step.pool);
+    weights_.q_b.round_and_apply(w.q_a.data(), rows, w.q.data(), *step.pool);
   } else {
-    weights_.q.apply(x, rows, w.q.data(), *step.pool);
+    weights_.q.apply(in.of(weights_.q), rows, w.q.data(), *step.pool);
   }
-  weights_.kv_a.apply(x, rows, w.kv_a.data(), *step.pool);
+  weights_.kv_a.apply(in.of(weights_.kv_a), rows, w.kv_a.data(), *step.pool);
 }
 
 void MlaAttention::store_row(const AttentionStep& step, int64_t row, MlaWorkspace& w) const {
@@ -90,6 +93,7 @@ void MlaAttention::store_row(const AttentionStep& step, int64_t row, MlaWorkspac
   const int64_t width = config_.kv_lora_rank + config_.qk_rope_head_dim;
   float* latent = w.kv_a.data() + row * width;
   rms_norm(latent, weights_.kv_a_norm.data(), static_cast<float>(config_.latent_norm_eps), config_.kv_lora_rank, latent);
+  if (weights_.rounds_latents) round_to_fp8(latent, config_.kv_lora_rank, latent);
   rope_.rotate(cos, sin, latent + config_.kv_lora_rank);
   std::byte* block = step.kv->block(step.layer, step.block_of_row(row));
   const int64_t at = step.positions[static_cast<size_t>(row)] % kTileTokens * width;

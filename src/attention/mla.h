@@ -22,11 +22,16 @@ struct MlaWeights {
   std::vector<PackedMatrix> w_uk_t;  // per head [kv_lora_rank, nope]: query to latent
   std::vector<PackedMatrix> w_uv;    // per head [v_head_dim, kv_lora_rank]: latent to value
   std::vector<PackedMatrix> w_uk;    // per head [nope, kv_lora_rank]: latent to key
+  // The latents, which are the input of kv_b, are rounded to FP8: once, as they enter the cache, so that the absorbed and the
+  // expanded form see the same.
+  bool rounds_latents = false;
   Linear o;
 };
 
 struct MlaWorkspace {
-  MlaWorkspace(const AttentionConfig& config, int64_t max_rows, int num_threads, int64_t max_position);
+  // hidden: of inputs to round to FP8; 0: none are.
+  MlaWorkspace(const AttentionConfig& config, int64_t max_rows, int num_threads, int64_t max_position, int64_t hidden);
+  std::vector<float> rounded;                      // [max_rows, hidden]
   std::vector<float> q_a, q, kv_a, attention_out;  // [max_rows, ..]
   std::vector<float> q_latent, out_latent;         // [kChunkRows, heads, kv_lora_rank]
   std::vector<float> per_thread;                   // transposed query and output of one task

@@ -119,6 +119,7 @@ struct ModelConfig {
   MoeConfig moe;  // num_experts 0: dense model
   std::vector<LayerConfig> layers;
   WeightQuant quant = WeightQuant::kNone;
+  bool has_power_of_two_scales = false;          // FP8 scales, of activations too (scale_fmt ue8m0)
   std::vector<std::string> unquantized_modules;  // patterns of modules_to_not_convert
   int64_t num_nextn_layers = 0;                  // multi-token prediction layers in the checkpoint, not executed
   std::vector<int32_t> eos_ids;                  // config.json and generation_config.json together

@@ -39,6 +39,7 @@ void read_fp8(const JsonObject& quant, ModelConfig& model) {
   expect_string(quant, "activation_scheme", {"dynamic"},
                 "scales of activations stored in the checkpoint are not served");
   expect_string(quant, "scale_fmt", {"float", "ue8m0"}, "other scales are not served");
+  model.has_power_of_two_scales = quant.maybe_string("scale_fmt").value_or("") == "ue8m0";
   expect_string(quant, "expert_dtype", {"fp8"}, "experts are served in the format of the other weights");
   expect_string(quant, "weight_dtype", {"fp8", "float8_e4m3fn"}, "weights are served in this format");
   const json::array* block = quant.maybe_array("weight_block_size");

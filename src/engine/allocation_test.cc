@@ -79,10 +79,14 @@ TEST(Allocation, DecodeStepsDoNotAllocate) {
 
 // The real model's step alone: whatever it needs is made at the start.
 TEST(Allocation, DecodingWithARealModelDoesNotAllocate) {
-  for (const char* name : {"deepseek_v3_fp8", "gpt_oss", "qwen2_moe"}) {
+  const struct {
+    const char* name;
+    DType activation_dtype;
+  } kCases[] = {{"deepseek_v3_fp8", DType::kF32}, {"deepseek_v3_fp8", DType::kF8E4M3}, {"gpt_oss", DType::kF32}, {"qwen2_moe", DType::kF32}};
+  for (const auto& [name, activation_dtype] : kCases) {
     const auto dir = testing::source_dir() / "tests" / "reference" / name;
     const auto source = open_checkpoint(dir);
-    Decoder model(load_model_config(dir), *source, {.max_batched_tokens = 16, .num_threads = 2, .compute_mode = ComputeMode::kFast});
+    Decoder model(load_model_config(dir), *source, {.max_batched_tokens = 16, .num_threads = 2, .compute_mode = ComputeMode::kFast, .activation_dtype = activation_dtype});
     KvStore kv(model.kv_layout(), 8);
     const int32_t tokens[2] = {3, 4};
     const BlockId blocks[2][4] = {{0, 1, 2, 3}, {4, 5, 6, 7}};

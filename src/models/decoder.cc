@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "kernels/elementwise.h"
+#include "models/activation_dtype.h"
 #include "models/row_stream.h"
 #include "models/step_message.h"
 
@@ -31,6 +32,7 @@ struct Decoder::Workspace {
   std::optional<GqaWorkspace> gqa;
   std::optional<MlaWorkspace> mla;
   std::optional<MoeWorkspace> moe;
+  std::vector<float> rounded;            // [rows of a dense feed-forward, H] as products with FP8 inputs take them
   std::vector<float> dense_h, per_thread;
 };
 
@@ -66,10 +68,11 @@ Decoder::Decoder(ModelConfig config, WeightSource& source, const DecoderOptions&
     : config_(std::move(config)), options_(options), plan_(plan_layers(config_, layout_of(options))),
       attention_(attention_part(config_.attention, {coords_of(options).attn_tp, layout_of(options).attn_tp})), pool_(options.num_threads), rope_(config_.attention.rope) {
   const Layout layout = layout_of(options);
+  check_activation_dtype(config_, layout, options.activation_dtype);
   const int64_t num_experts = config_.moe.router.num_experts;
   const ExpertPlacement placement = num_experts > 0 ? ExpertPlacement::initial(num_experts, layout.ep, layout.placement) : ExpertPlacement();
   const Shard shard = shard_of(layout, coords_of(options).world);
-  WeightLoader loader(source, config_, shard, placement);
+  WeightLoader loader(source, config_, shard, placement, options.activation_dtype == DType::kF8E4M3);
   embedding_ = std::move(loader.linear("model.embed_tokens", config_.vocab_size, config_.hidden_size).weight);
   for (int64_t i = 0; i < config_.num_layers; ++i) {
     LayerWeights weights = load_layer(loader, i);
@@ -109,8 +112,9 @@ void Decoder::make_workspace(int64_t slots) {
   w_->normed.resize(w_->x.size());
   w_->delta.resize(w_->x.size());
   w_->row_failed.resize(static_cast<size_t>(rows));
-  if (attention_.kind == AttentionKind::kMla) w_->mla.emplace(attention_, rows, options_.num_threads, config_.max_position);
-  else w_->gqa.emplace(attention_, rows);
+  const bool rounds = options_.activation_dtype == DType::kF8E4M3;
+  if (attention_.kind == AttentionKind::kMla) w_->mla.emplace(attention_, rows, options_.num_threads, config_.max_position, rounds ? hidden : 0);
+  else w_->gqa.emplace(attention_, rows, rounds ? hidden : 0);
   const bool is_wide = std::any_of(plan_.begin(), plan_.end(), [](const LayerPlan& p) { return p.attention.gather != GroupKind::kNone || p.feed_forward.gather != GroupKind::kNone; });
   if (is_wide) w_->wide.resize(static_cast<size_t>(wide_rows * hidden)), w_->wide_failed.resize(static_cast<size_t>(wide_rows));
   const int64_t ffn_rows = is_wide ? wide_rows : rows;
@@ -126,10 +130,11 @@ void Decoder::make_workspace(int64_t slots) {
   }
   if (config_.moe.router.num_experts > 0) {
     ranks_->exchanges.emplace(ExchangeOptions{.layout = layout, .world_rank = coords_of(options_).world, .hidden = hidden, .top_k = config_.moe.router.top_k, .num_slots = slots,
-                                              .codec = {hidden, options_.fp8_dispatch, options_.fp8_expert_inputs},
+                                              .codec = {hidden, options_.fp8_dispatch},
                                               .world = options_.groups ? options_.groups->world.get() : nullptr});
-    w_->moe.emplace(config_.moe, hidden, ffn_rows, ranks_->exchanges->max_pairs(), slots, options_.num_threads);
+    w_->moe.emplace(config_.moe, hidden, ffn_rows, ranks_->exchanges->max_pairs(), slots, options_.num_threads, rounds);
   }
+  if (rounds) w_->rounded.resize(static_cast<size_t>(ffn_rows * hidden));
   w_->dense_h.resize(static_cast<size_t>(ffn_rows * config_.dense_intermediate));
   w_->per_thread.resize(static_cast<size_t>(options_.num_threads) * kGatedScratchFloats);
 }
@@ -306,7 +311,7 @@ void Decoder::feed_forward_half(int64_t index) {
   // An exchange takes this rank's rows as they are and brings the sums back.
   if (half.gather == GroupKind::kNone || half.exchange != ExchangeKind::kNone) {
     if (moe) moe->forward(step, w_->normed.data(), ranks_->own.count, w_->delta.data(), std::span(w_->row_failed).first(static_cast<size_t>(ranks_->own.count)), *w_->moe);
-    else std::get<GatedMlp>(layer.feed_forward).forward(w_->normed.data(), ranks_->own.count, w_->delta.data(), w_->dense_h, w_->per_thread, pool_);
+    else run_dense(std::get<GatedMlp>(layer.feed_forward), w_->normed.data(), ranks_->own.count, w_->delta.data());
     return add_delta();
   }
   const auto rows = ranks_->rows_of(half.gather, layout);
@@ -322,10 +327,14 @@ void Decoder::feed_forward_half(int64_t index) {
     moe->forward(step, in, all, w_->wide.data(), failed, *w_->moe);
     for (int64_t i = 0; i < ranks_->own.count; ++i) w_->row_failed[static_cast<size_t>(i)] |= failed[static_cast<size_t>(ranks_->own_in_world + i)];
   } else {
-    std::get<GatedMlp>(layer.feed_forward).forward(in, all, w_->wide.data(), w_->dense_h, w_->per_thread, pool_);
+    run_dense(std::get<GatedMlp>(layer.feed_forward), in, all, w_->wide.data());
   }
   stream.reduce({moe ? Traffic::kMoeReduce : Traffic::kDenseReduce, index}, rows, w_->wide.data(), w_->delta.data());
   add_delta();
+}
+
+void Decoder::run_dense(const GatedMlp& mlp, const float* x, int64_t num_rows, float* out) {
+  mlp.forward(share_input(x, num_rows, config_.hidden_size, mlp.rounds_input(), w_->rounded, pool_), num_rows, out, w_->dense_h, w_->per_thread, pool_);
 }
 
 // The leader samples: it gets the slices of the others, and which of their rows failed.

@@ -37,8 +37,9 @@ struct DecoderOptions {
   ComputeMode compute_mode = ComputeMode::kReference;
   // Dispatched rows cross the wire in FP8 (alltoall and allgather exchanges).
   bool fp8_dispatch = false;
-  // Inputs of routed experts are rounded to FP8, as block-FP8 models with dynamic activation scales compute.
-  bool fp8_expert_inputs = false;
+  // kF8E4M3: inputs of products whose weight is stored in FP8 blocks are rounded to FP8, as `activation_scheme: dynamic` asks;
+  // see models/activation_dtype.h. kF32: all stay as they are.
+  DType activation_dtype = DType::kF32;
   // How routed experts are computed: "auto" or a name of experts_backends().
   std::string moe_backend = "auto";
   // Of a layout of several ranks; null: one rank. Outlives the decoder; every rank makes one.
@@ -84,6 +85,7 @@ class Decoder final : public Model {
   void embed(const StepInput& input);
   void attention_half(int64_t layer, AttentionStep& step);
   void feed_forward_half(int64_t layer);
+  void run_dense(const GatedMlp& mlp, const float* x, int64_t num_rows, float* out);
   void normalise(const std::vector<float>& weight);
   void add_delta();
   void collect_rows();

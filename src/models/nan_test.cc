@@ -42,7 +42,9 @@ class Nan : public ::testing::TestWithParam<std::string> {};
 TEST_P(Nan, EndsOnlyItsOwnSequence) {
   const auto dir = testing::source_dir() / "tests" / "reference" / GetParam();
   PoisonedSource source(open_checkpoint(dir));
-  Decoder model(load_model_config(dir), source, {.max_batched_tokens = 64, .num_threads = 2, .compute_mode = ComputeMode::kFast});
+  const ModelConfig config = load_model_config(dir);
+  const DType activations = config.quant == WeightQuant::kFp8Block ? DType::kF8E4M3 : DType::kF32;
+  Decoder model(config, source, {.max_batched_tokens = 64, .num_threads = 2, .compute_mode = ComputeMode::kFast, .activation_dtype = activations});
   KvStore kv(model.kv_layout(), 8);
   const size_t vocab = static_cast<size_t>(model.vocab_size());
   std::vector<int32_t> clean(20), poisoned(20);
@@ -70,7 +72,7 @@ TEST_P(Nan, EndsOnlyItsOwnSequence) {
   EXPECT_TRUE(fresh == reused);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, Nan, ::testing::Values("deepseek_v3", "qwen3_moe", "gpt_oss", "llama"), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Families, Nan, ::testing::Values("deepseek_v3", "deepseek_v3_fp8", "qwen3_moe", "gpt_oss", "llama"), [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace cadre

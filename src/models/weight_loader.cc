@@ -100,12 +100,14 @@ PackSource WeightLoader::part_of(const Source& s, Slice rows, Slice columns, boo
   return part;
 }
 
+bool WeightLoader::rounds_input(const Source& s) const { return rounds_activations_ && s.tensor.dtype == DType::kF8E4M3; }
+
 Linear WeightLoader::linear(const std::string& prefix, int64_t n, int64_t k, bool with_bias) { return linear_rows(prefix, n, k, {0, n}, with_bias); }
 
 Linear WeightLoader::linear_rows(const std::string& prefix, int64_t n, int64_t k, Slice rows, bool with_bias) {
   const Source s = open(prefix, n, k);
   std::vector<float> floats;
-  Linear out{PackedMatrix(part_of(s, rows, {0, k}, false, &floats)), {}};
+  Linear out{PackedMatrix(part_of(s, rows, {0, k}, false, &floats)), {}, rounds_input(s)};
   release(s);
   if (with_bias) {
     const auto bias = vector(prefix + ".bias", n);
@@ -117,7 +119,7 @@ Linear WeightLoader::linear_rows(const std::string& prefix, int64_t n, int64_t k
 Linear WeightLoader::linear_columns(const std::string& prefix, int64_t n, int64_t k, Slice columns, bool with_bias) {
   const Source s = open(prefix, n, k);
   std::vector<float> floats;
-  Linear out{PackedMatrix(part_of(s, {0, n}, columns, false, &floats)), {}};
+  Linear out{PackedMatrix(part_of(s, {0, n}, columns, false, &floats)), {}, rounds_input(s)};
   release(s);
   if (with_bias && columns.first == 0) out.bias = vector(prefix + ".bias", n);
   return out;
@@ -144,6 +146,7 @@ void WeightLoader::latent_projections(const std::string& prefix, MlaWeights& wei
     part.n = v;
     weights.w_uv.emplace_back(part);
   }
+  weights.rounds_latents = rounds_input(s);
   release(s);
 }
 
@@ -160,7 +163,12 @@ ExpertLayout WeightLoader::expert_layout(WeightFormat format, bool has_bias) con
   return ExpertLayout(format == WeightFormat::kFp8Block && !is_whole ? WeightFormat::kF32 : format, config_.hidden_size, width.count, has_bias);
 }
 
-ExpertLayout WeightLoader::expert_layout(const std::string& gate, bool has_bias) { return expert_layout(format_of_dtype(source_.info(gate + ".weight").dtype, gate), has_bias); }
+ExpertLayout WeightLoader::expert_layout(const std::string& gate, bool has_bias) {
+  const DType dtype = source_.info(gate + ".weight").dtype;
+  ExpertLayout out = expert_layout(format_of_dtype(dtype, gate), has_bias);
+  out.rounds_inputs = rounds_activations_ && dtype == DType::kF8E4M3;
+  return out;
+}
 
 void WeightLoader::pack_into(const std::string& prefix, int64_t n, int64_t k, Slice rows, Slice columns, const PackedLayout& layout, std::byte* dst) {
   const Source s = open(prefix, n, k);

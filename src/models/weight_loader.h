@@ -17,9 +17,10 @@ namespace cadre {
 
 class WeightLoader {
  public:
-  // placement: of every sparse layer; empty for dense models.
-  WeightLoader(WeightSource& source, const ModelConfig& config, const Shard& shard, ExpertPlacement placement)
-      : source_(source), config_(config), shard_(shard), placement_(std::move(placement)) {}
+  // placement: of every sparse layer; empty for dense models. rounds_activations: products whose weight is stored in FP8 blocks
+  // take inputs rounded to FP8.
+  WeightLoader(WeightSource& source, const ModelConfig& config, const Shard& shard, ExpertPlacement placement, bool rounds_activations)
+      : source_(source), config_(config), shard_(shard), placement_(std::move(placement)), rounds_activations_(rounds_activations) {}
 
   const ModelConfig& config() const { return config_; }
   const Shard& shard() const { return shard_; }
@@ -53,12 +54,15 @@ class WeightLoader {
   struct Source;
   Source open(const std::string& prefix, int64_t n, int64_t k);
   void release(const Source& source);
+  // Whether products with this weight round their input.
+  bool rounds_input(const Source& source) const;
   static PackSource part_of(const Source& source, Slice rows, Slice columns, bool as_float, std::vector<float>* floats);
   ExpertLayout expert_layout(WeightFormat format, bool has_bias) const;
   WeightSource& source_;
   const ModelConfig& config_;
   const Shard shard_;
   const ExpertPlacement placement_;
+  const bool rounds_activations_;
 };
 
 }  // namespace cadre

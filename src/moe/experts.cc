@@ -19,15 +19,14 @@ RowsIn rows_from(RowsIn x, int64_t first) {
   return x.index ? RowsIn{x.base, x.stride, x.index + first} : RowsIn{x.base + first * x.stride, x.stride, nullptr};
 }
 
-// The first half of a gated MLP for one panel of 32 columns: h[:, panel] = act(gate x) * (up x).
-void gated_panel_into(const ExpertView& e, const GatedActivation& activation, int64_t panel, RowsIn x, int64_t num_rows, RowsOut h, float* up_panel) {
+// The first half of a gated MLP for one panel of 32 columns: h[:, panel] = act(gate x) * (up x). up_x: x as up takes it.
+void gated_panel_into(const ExpertView& e, const GatedActivation& activation, int64_t panel, RowsIn x, RowsIn up_x, int64_t num_rows, RowsOut h, float* up_panel) {
   const int64_t n0 = panel * kPanelColumns, columns = std::min(kPanelColumns, e.gate.n() - n0);
   for (int64_t first = 0; first < num_rows; first += kRowsAtOnce) {
     const int64_t rows = std::min(kRowsAtOnce, num_rows - first);
-    const RowsIn part = rows_from(x, first);
     const RowsOut out{h.base + first * h.stride, h.stride};
-    gemm_panel(e.gate, panel, e.gate_bias, part, rows, out);
-    gemm_panel(e.up, panel, e.up_bias, part, rows, {up_panel, kPanelColumns, n0});
+    gemm_panel(e.gate, panel, e.gate_bias, rows_from(x, first), rows, out);
+    gemm_panel(e.up, panel, e.up_bias, rows_from(up_x, first), rows, {up_panel, kPanelColumns, n0});
     for (int64_t r = 0; r < rows; ++r) activation.apply(out.row(r) + n0, up_panel + r * kPanelColumns, columns, out.row(r) + n0);
   }
 }
@@ -101,9 +100,11 @@ void Experts::compute_grouped(const ExpertPairs& pairs, ExpertsWorkspace& w, Thr
   const int64_t gate_panels = layout_.gate_up.num_panels();
   pool.parallel_for(num_active * gate_panels, [&](int64_t task, int thread) {
     const int64_t s = w.active[static_cast<size_t>(task / gate_panels)], row = first_row(s);
-    gated_panel_into(expert(s), activation_, task % gate_panels, {pairs.x, hidden, w.source_row.data() + row}, first_row(s + 1) - row,
-                     {w.h.data() + row * width, width}, w.per_thread.data() + static_cast<size_t>(thread) * kGatedScratchFloats);
+    const RowsIn x{pairs.x, hidden, w.source_row.data() + row};
+    gated_panel_into(expert(s), activation_, task % gate_panels, x, x, first_row(s + 1) - row, {w.h.data() + row * width, width},
+                     w.per_thread.data() + static_cast<size_t>(thread) * kGatedScratchFloats);
   });
+  if (layout_.rounds_inputs) round_rows_to_fp8(w.h.data(), pairs.size(), width, w.h.data(), pool);
   const int64_t down_panels = layout_.down.num_panels();
   pool.parallel_for(num_active * down_panels, [&](int64_t task, int) {
     const int64_t s = w.active[static_cast<size_t>(task / down_panels)], row = first_row(s);
@@ -112,13 +113,13 @@ void Experts::compute_grouped(const ExpertPairs& pairs, ExpertsWorkspace& w, Thr
   });
 }
 
-void GatedMlp::forward(const float* x, int64_t num_rows, float* out, std::vector<float>& h, std::vector<float>& per_thread, ThreadPool& pool) const {
+void GatedMlp::forward(const SharedInput& x, int64_t num_rows, float* out, std::vector<float>& h, std::vector<float>& per_thread, ThreadPool& pool) const {
   const ExpertView e{gate.weight.view(), up.weight.view(), down.weight.view(), gate.bias_or_null(), up.bias_or_null(), down.bias_or_null()};
   const int64_t hidden = e.gate.k(), width = e.gate.n();
   pool.parallel_for(e.gate.layout.num_panels(), [&](int64_t panel, int thread) {
-    gated_panel_into(e, activation, panel, {x, hidden}, num_rows, {h.data(), width}, per_thread.data() + static_cast<size_t>(thread) * kGatedScratchFloats);
+    gated_panel_into(e, activation, panel, {x.of(gate), hidden}, {x.of(up), hidden}, num_rows, {h.data(), width}, per_thread.data() + static_cast<size_t>(thread) * kGatedScratchFloats);
   });
-  gemm(e.down, e.down_bias, {h.data(), width}, num_rows, {out, e.down.n()}, pool);
+  down.round_and_apply(h.data(), num_rows, out, pool);
 }
 
 }  // namespace cadre

@@ -21,6 +21,8 @@ struct ExpertLayout {
   PackedLayout gate_up;  // of gate and of up: [F, H]
   PackedLayout down;     // [H, F]
   bool has_bias = false;
+  // Inputs of all three are rounded to FP8: of gate and up before they come here, of down here.
+  bool rounds_inputs = false;
   int64_t up_offset = 0, down_offset = 0, gate_bias_offset = 0, up_bias_offset = 0, down_bias_offset = 0;
   int64_t slot_bytes = 0;
 };
@@ -94,8 +96,10 @@ class Experts {
 struct GatedMlp {
   Linear gate, up, down;
   GatedActivation activation;
+  // Whether x must come rounded too.
+  bool rounds_input() const { return gate.rounds_input || up.rounds_input; }
   // h: scratch [num_rows, F]; per_thread: ExpertsWorkspace::per_thread.
-  void forward(const float* x, int64_t num_rows, float* out, std::vector<float>& h, std::vector<float>& per_thread, ThreadPool& pool) const;
+  void forward(const SharedInput& x, int64_t num_rows, float* out, std::vector<float>& h, std::vector<float>& per_thread, ThreadPool& pool) const;
 };
 
 }  // namespace cadre

@@ -23,6 +23,7 @@ void compute_reference(const Experts& experts, const ExpertPairs& pairs, Experts
     gemm_ref(e.gate, e.gate_bias, x, 1, {h, width});
     gemm_ref(e.up, e.up_bias, x, 1, {up, width});
     experts.activation().apply(h, up, width, h);
+    if (layout.rounds_inputs) round_to_fp8_ref(h, width, h);
     gemm_ref(e.down, e.down_bias, {h, width}, 1, {w.partial.data() + p * hidden, hidden});
     w.row_of_pair[i] = static_cast<int32_t>(p);
   });

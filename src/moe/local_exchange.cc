@@ -16,7 +16,6 @@ class LocalExchange final : public Exchange {
  public:
   explicit LocalExchange(const ExchangeOptions& options) : options_(options), slots_(static_cast<size_t>(kRowsAtOnce * options.top_k)), row_of_pair_(slots_.size()) {
     for (size_t i = 0; i < row_of_pair_.size(); ++i) row_of_pair_[i] = static_cast<int32_t>(i / static_cast<size_t>(options.top_k));
-    if (options.codec.rounds) rounded_.resize(static_cast<size_t>(kRowsAtOnce * options.hidden));
   }
   int64_t chunk_rows() const override { return kRowsAtOnce; }
   int64_t max_pairs() const override { return kRowsAtOnce * options_.top_k; }
@@ -25,11 +24,6 @@ class LocalExchange final : public Exchange {
     CADRE_CHECK(rows.num_rows <= kRowsAtOnce, "{} rows of at most {}", rows.num_rows, kRowsAtOnce);
     rows_ = rows;
     for (size_t i = 0; i < rows.ids.size(); ++i) slots_[i] = placement.expert_to_slots(rows.ids[i])[0];
-    if (!options_.codec.rounds) return;
-    RowCodec codec = options_.codec;
-    codec.is_fp8_wire = false;
-    for (int64_t r = 0; r < rows.num_rows; ++r) codec.write(rows.x + r * options_.hidden, reinterpret_cast<std::byte*>(rounded_.data() + r * options_.hidden));
-    rows_.x = rounded_.data();
   }
 
   std::span<const int64_t> pairs_from() const override { return {&num_pairs_, 1}; }
@@ -54,7 +48,6 @@ class LocalExchange final : public Exchange {
   int64_t num_pairs_ = 0;
   const ExpertsWorkspace* outputs_ = nullptr;
   std::vector<int32_t> slots_, row_of_pair_;
-  std::vector<float> rounded_;
 };
 
 }  // namespace

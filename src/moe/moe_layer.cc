@@ -8,10 +8,11 @@
 
 namespace cadre {
 
-MoeWorkspace::MoeWorkspace(const MoeConfig& c, int64_t hidden, int64_t max_rows, int64_t max_pairs, int64_t num_slots, int num_threads)
+MoeWorkspace::MoeWorkspace(const MoeConfig& c, int64_t hidden, int64_t max_rows, int64_t max_pairs, int64_t num_slots, int num_threads, bool rounds_inputs)
     : logits(static_cast<size_t>(max_rows * c.router.num_experts)), scratch(static_cast<size_t>(num_threads * 3 * c.router.num_experts)),
       weights(static_cast<size_t>(max_rows * c.router.top_k)), ids(weights.size()), shared_h(static_cast<size_t>(max_rows * c.shared_intermediate)),
-      shared_out(static_cast<size_t>(c.shared_intermediate > 0 ? max_rows * hidden : 0)), experts(max_pairs, num_slots, hidden, c.expert_intermediate, num_threads) {}
+      shared_out(static_cast<size_t>(c.shared_intermediate > 0 ? max_rows * hidden : 0)),
+      rounded(static_cast<size_t>(rounds_inputs ? max_rows * hidden : 0)), experts(max_pairs, num_slots, hidden, c.expert_intermediate, num_threads) {}
 
 MoeLayer::MoeLayer(const MoeConfig& config, ExpertPlacement placement, MoeWeights weights) : config_(config), placement_(std::move(placement)), weights_(std::move(weights)) {}
 
@@ -19,6 +20,9 @@ void MoeLayer::forward(const MoeStep& step, const float* x, int64_t num_rows, fl
   const int64_t hidden = weights_.router.weight.view().k(), top_k = config_.router.top_k;
   route(step, x, num_rows, row_failed, w);
   std::fill(out, out + num_rows * hidden, 0.0f);
+  const bool experts_round = weights_.experts.layout().rounds_inputs;
+  const SharedInput in = share_input(x, num_rows, hidden, experts_round || (weights_.shared && weights_.shared->rounds_input()), w.rounded, *step.pool);
+  const float* experts_x = experts_round ? in.rounded : x;
   Exchange& exchange = step.exchanges->for_step(step.world_rows);
   const int64_t at_once = exchange.chunk_rows(), longest = *std::max_element(step.world_rows.begin(), step.world_rows.end());
   bool has_shared = false;
@@ -27,8 +31,8 @@ void MoeLayer::forward(const MoeStep& step, const float* x, int64_t num_rows, fl
     for (size_t r = 0; r < w.round_rows.size(); ++r) w.round_rows[r] = std::clamp<int64_t>(step.world_rows[r] - first, 0, at_once);
     const int64_t count = std::clamp<int64_t>(num_rows - first, 0, at_once), from = std::min(first, num_rows);
     const size_t at = static_cast<size_t>(from * top_k), size = static_cast<size_t>(count * top_k);
-    exchange.start_dispatch({x + from * hidden, count, {w.ids.data() + at, size}, {w.weights.data() + at, size}, step.layer}, w.round_rows, placement_);
-    if (!std::exchange(has_shared, true)) compute_shared(x, num_rows, w, *step.pool);  // while rows travel
+    exchange.start_dispatch({experts_x + from * hidden, count, {w.ids.data() + at, size}, {w.weights.data() + at, size}, step.layer}, w.round_rows, placement_);
+    if (!std::exchange(has_shared, true)) compute_shared(in, num_rows, w, *step.pool);  // while rows travel
     compute_experts(exchange.finish_dispatch(), step.work, w.experts, *step.pool);
     exchange.start_combine(w.experts, *step.pool);
     exchange.finish_combine(out + from * hidden, *step.pool);
@@ -60,7 +64,7 @@ void MoeLayer::compute_experts(const ExpertPairs& pairs, ExpertWork* work, Exper
   work->compute_us += work->finished_us - started_us;
 }
 
-void MoeLayer::compute_shared(const float* x, int64_t num_rows, MoeWorkspace& w, ThreadPool& pool) const {
+void MoeLayer::compute_shared(const SharedInput& x, int64_t num_rows, MoeWorkspace& w, ThreadPool& pool) const {
   if (weights_.shared) weights_.shared->forward(x, num_rows, w.shared_out.data(), w.shared_h, w.experts.per_thread, pool);
 }
 

@@ -23,10 +23,11 @@ struct MoeWeights {
 
 // Scratch for one step, shared by all layers. max_rows: that forward() is given; max_pairs: that an exchange may bring.
 struct MoeWorkspace {
-  MoeWorkspace(const MoeConfig& config, int64_t hidden, int64_t max_rows, int64_t max_pairs, int64_t num_slots, int num_threads);
+  MoeWorkspace(const MoeConfig& config, int64_t hidden, int64_t max_rows, int64_t max_pairs, int64_t num_slots, int num_threads, bool rounds_inputs);
   std::vector<float> logits, scratch, weights;
   std::vector<int32_t> ids;
   std::vector<float> shared_h, shared_out;
+  std::vector<float> rounded;  // [max_rows, H] rows as products with FP8 inputs take them; empty where there are none
   std::vector<int64_t> round_rows;
   ExpertsWorkspace experts;
 };
@@ -66,7 +67,7 @@ class MoeLayer {
  private:
   void route(const MoeStep& step, const float* x, int64_t num_rows, std::span<uint8_t> row_failed, MoeWorkspace& w) const;
   void compute_experts(const ExpertPairs& pairs, ExpertWork* work, ExpertsWorkspace& w, ThreadPool& pool) const;
-  void compute_shared(const float* x, int64_t num_rows, MoeWorkspace& w, ThreadPool& pool) const;
+  void compute_shared(const SharedInput& x, int64_t num_rows, MoeWorkspace& w, ThreadPool& pool) const;
   void add_shared(const float* x, int64_t num_rows, float* out, MoeWorkspace& w, ThreadPool& pool) const;
   const MoeConfig& config_;
   ExpertPlacement placement_;

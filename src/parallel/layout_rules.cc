@@ -245,7 +245,8 @@ Finding dispatch_dtype_without_ep(const Draft& d) {
 
 Finding dispatch_in_fp8(const Draft& d) {
   if (d.options.dispatch_dtype != "fp8" || d.layout.ep == 1) return {};
-  return {"--dispatch-dtype", fmt::format("fp8 sends {} bytes a row instead of {} and rounds what experts see; answers may differ from one rank's unless the experts round activations the same way",
+  return {"--dispatch-dtype", fmt::format("fp8 sends {} bytes a row instead of {} and rounds what experts see; answers may differ from one rank's unless --activation-dtype fp8 rounds "
+                                          "activations the same way",
                                           row_bytes(d.config.hidden_size, true), row_bytes(d.config.hidden_size, false))};
 }
 
