@@ -1,5 +1,5 @@
 // Decode and prefill speed of a model against this machine's limits: bytes and FLOPs per token next to time.
-//   model_bench (--model DIR | --dummy CONFIG.json) [--threads N] [--context N]
+//   model_bench (--model DIR | --dummy CONFIG.json) [--threads N] [--context N] [--activation-dtype float32|fp8]
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -42,8 +42,9 @@ double expert_share(const ModelConfig& c, double rows) {
 
 class Runner {
  public:
-  Runner(const ModelConfig& config, WeightSource& source, int threads, int64_t context)
-      : config_(config), model_(config, source, {.max_batched_tokens = 512, .num_threads = threads, .compute_mode = ComputeMode::kFast}), context_(context),
+  Runner(const ModelConfig& config, WeightSource& source, int threads, int64_t context, DType activations)
+      : config_(config),
+        model_(config, source, {.max_batched_tokens = 512, .num_threads = threads, .compute_mode = ComputeMode::kFast, .activation_dtype = activations}), context_(context),
         blocks_per_sequence_((context + 16 + 512) / 16 + 1), kv_(model_.kv_layout(), blocks_per_sequence_ * 32),
         logits_(static_cast<size_t>(32 * config.vocab_size)), failed_(32) {}
 
@@ -98,7 +99,7 @@ void report(const char* name, Runner& runner, const ModelConfig& c, double bandw
 }
 
 int run(int argc, char** argv) {
-  std::string model, dummy;
+  std::string model, dummy, activations = "float32";
   int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   int64_t context = 64;
   for (int i = 1; i + 1 < argc; i += 2) {
@@ -106,9 +107,10 @@ int run(int argc, char** argv) {
     else if (!std::strcmp(argv[i], "--dummy")) dummy = argv[i + 1];
     else if (!std::strcmp(argv[i], "--threads")) threads = std::atoi(argv[i + 1]);
     else if (!std::strcmp(argv[i], "--context")) context = std::atoll(argv[i + 1]);
+    else if (!std::strcmp(argv[i], "--activation-dtype")) activations = argv[i + 1];
   }
-  if (model.empty() == dummy.empty() || threads < 1 || context < 0) {
-    std::fprintf(stderr, "usage: model_bench (--model DIR | --dummy CONFIG.json) [--threads N] [--context N]\n");
+  if (model.empty() == dummy.empty() || threads < 1 || context < 0 || (activations != "float32" && activations != "fp8")) {
+    std::fprintf(stderr, "usage: model_bench (--model DIR | --dummy CONFIG.json) [--threads N] [--context N] [--activation-dtype float32|fp8]\n");
     return 2;
   }
   const ModelConfig config = load_model_config(model.empty() ? dummy : model);
@@ -116,7 +118,7 @@ int run(int argc, char** argv) {
   ThreadPool pool(threads);
   const double bandwidth = read_bandwidth(pool), peak = fma_peak(pool);
   std::printf("machine: %d threads, %.1f GB/s read bandwidth, %.1f GFLOP/s float32 FMA peak\n", threads, bandwidth / 1e9, peak / 1e9);
-  Runner runner(config, *source, threads, std::min(context, config.max_position - 600));
+  Runner runner(config, *source, threads, std::min(context, config.max_position - 600), activations == "fp8" ? DType::kF8E4M3 : DType::kF32);
   report(model.empty() ? dummy.c_str() : model.c_str(), runner, config, bandwidth, peak);
   return 0;
 }

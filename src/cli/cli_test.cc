@@ -302,6 +302,27 @@ TEST(Cli, WhatDoesNothingOnOneRankIsSaidAndRuns) {
   EXPECT_TRUE(contains(ran.out, "cadre: --enable-expert-parallel: does nothing on one rank")) << ran.out;
 }
 
+TEST(Cli, ActivationDtypeIsExplainedJudgedByItsOwnBoundsAndRefusedWhereItCannotBe) {
+  const Ran explained = run("serve " + demo() + " -dp 4 -ep --dispatch-dtype fp8 --activation-dtype fp8 --explain");
+  EXPECT_EQ(explained.code, 0) << explained.out;
+  EXPECT_TRUE(contains(explained.out, "inputs of products in fp8 where the weights are")) << explained.out;
+  const Ran verified = run("verify --activation-dtype fp8 --reference " + demo());
+  EXPECT_EQ(verified.code, 0) << verified.out;
+  EXPECT_TRUE(contains(verified.out, "only reported")) << verified.out;
+  // One answer from one rank and from four that send FP8 rows.
+  const std::string prompt = " --activation-dtype fp8 --temperature 0 --max-tokens 24 --prompt 'Once upon a time'";
+  const auto answer = [](const Ran& ran) { return ran.out.substr(0, ran.out.find('\n')); };
+  const Ran one = run("generate " + demo() + prompt), four = run("generate " + demo() + " -dp 4 -ep --dispatch-dtype fp8" + prompt);
+  EXPECT_EQ(four.code, 0) << four.out;
+  EXPECT_TRUE(contains(four.out, answer(one))) << one.out << four.out;
+  for (const char* refused : {"mixtral", "deepseek_v3_fp8"}) {  // the second because ranks cut groups of 128
+    const Ran ran = run("serve " + reference(refused) + " -tp 2 --activation-dtype fp8 --explain");
+    EXPECT_EQ(ran.code, 2) << ran.out;
+    EXPECT_TRUE(contains(ran.out, "--activation-dtype fp8: expected")) << ran.out;
+  }
+  EXPECT_EQ(run("generate " + demo() + " --activation-dtype fp4 --prompt x").code, 2);
+}
+
 TEST(Cli, InspectPrintsTextAndJson) {
   EXPECT_TRUE(contains(run("inspect " + demo()).out, "routed experts"));
   const Ran ran = run("inspect --json " + demo());

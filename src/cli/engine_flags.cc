@@ -15,6 +15,7 @@
 #include "cli/process_ranks.h"
 #include "cli/units.h"
 #include "config/bytes.h"
+#include "models/activation_dtype.h"
 #include "parallel/rank_bytes.h"
 #include "tokenizer/byte_tokenizer.h"
 #include "tokenizer/chat_template.h"
@@ -62,6 +63,8 @@ std::filesystem::path model_dir(const EngineFlags& flags) {
   return std::filesystem::is_directory(path) ? path : path.parent_path();
 }
 
+DType activation_dtype_of(const EngineFlags& flags) { return flags.activation_dtype == "fp8" ? DType::kF8E4M3 : DType::kF32; }
+
 DType kv_dtype_of(const std::string& name) { return name == "bfloat16" ? DType::kBF16 : DType::kF32; }
 
 // Blocks of each rank. Memory is given, or found, for all ranks of this machine together.
@@ -100,6 +103,9 @@ void add_run_flags(CLI::App& command, EngineFlags& f) {
   command.add_option("--num-kv-blocks", f.num_kv_blocks, "The same as blocks of 16 tokens on each rank")->check(CLI::Range(int64_t{1}, int64_t{1} << 31))->excludes(memory);
   command.add_option("--kv-cache-dtype", f.kv_cache_dtype, "auto (float32 on CPUs), float32 or bfloat16")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16"}))->capture_default_str();
+  command.add_option("--activation-dtype", f.activation_dtype,
+                     "Inputs of products with block-FP8 weights: float32 (as they are) or fp8 (rounded, one scale for 128 values, as activation_scheme dynamic asks)")
+      ->check(CLI::IsMember({"float32", "fp8"}))->capture_default_str();
   command.add_option("--compute-mode", f.compute_mode,
                      "fast: prompts may use a faster form of latent attention than decoding does; reference: one form for all. In both, "
                      "neither chunking nor batch mates change a bit")
@@ -119,8 +125,10 @@ int explain_layout(const EngineFlags& flags) {
   const ModelConfig config = load_model_config(flags.model);
   const DType kv_dtype = kv_dtype_of(flags.kv_cache_dtype);
   const ResolvedLayout resolved = resolve_layout(flags.layout.options, config, kv_dtype);
-  if (flags.layout.explain_as_json) std::printf("%s\n", json::serialize(explain_json(config, resolved, kv_dtype)).c_str());
-  else std::fputs(explain_text(config, resolved, kv_dtype).c_str(), stdout);
+  const DType activation_dtype = activation_dtype_of(flags);
+  check_activation_dtype(config, resolved.layout, activation_dtype);
+  if (flags.layout.explain_as_json) std::printf("%s\n", json::serialize(explain_json(config, resolved, kv_dtype, activation_dtype)).c_str());
+  else std::fputs(explain_text(config, resolved, kv_dtype, activation_dtype).c_str(), stdout);
   return kExitOk;
 }
 
@@ -134,6 +142,7 @@ DecoderOptions decoder_options(const EngineFlags& flags, const ResolvedLayout& r
   out.compute_mode = flags.compute_mode == "fast" ? ComputeMode::kFast : ComputeMode::kReference;
   out.fp8_dispatch = resolved.is_fp8_dispatch;
   out.moe_backend = flags.moe_backend;
+  out.activation_dtype = activation_dtype_of(flags);
   return out;
 }
 
@@ -164,6 +173,7 @@ LoadedModel load_model(const EngineFlags& flags, const ControllerOptions& contro
   const std::optional<LaunchEnv> place = launched_place();
   const ResolvedLayout resolved = layout_to_run(flags.layout, out.config, kv_dtype_of(flags.kv_cache_dtype), !place || place->rank == 0);
   const Layout& layout = resolved.layout;
+  check_activation_dtype(out.config, layout, activation_dtype_of(flags));
   out.tokenizer = open_tokenizer(flags, out.config);
   out.defaults = load_defaults(model_dir(flags));
   const uint64_t weight_bytes = [&] {

@@ -14,6 +14,8 @@ namespace {
 
 std::string size_text(int64_t bytes) { return bytes_text(static_cast<uint64_t>(bytes)); }
 
+const char* activation_dtype_name(DType t) { return t == DType::kF8E4M3 ? "fp8" : "float32"; }
+
 std::string world_text(const ModelConfig& config, const ResolvedLayout& r) {
   const Layout& l = r.layout;
   std::string out = fmt::format("{} {}: attention dp {} x cp {} x tp {}", l.world, l.world == 1 ? "rank" : "ranks", l.attn_dp, l.attn_cp, l.attn_tp);
@@ -138,7 +140,7 @@ json::array ranks_json(const ModelConfig& config, const Layout& layout, DType kv
 
 }  // namespace
 
-json::object explain_json(const ModelConfig& config, const ResolvedLayout& resolved, DType kv_dtype) {
+json::object explain_json(const ModelConfig& config, const ResolvedLayout& resolved, DType kv_dtype, DType activation_dtype) {
   const Layout& l = resolved.layout;
   json::array notes;
   for (const std::string& note : resolved.notes) notes.push_back(json::string(note));
@@ -147,6 +149,7 @@ json::object explain_json(const ModelConfig& config, const ResolvedLayout& resol
           {"layout", {{"world", l.world}, {"attn_dp", l.attn_dp}, {"attn_cp", l.attn_cp}, {"attn_tp", l.attn_tp}, {"ep", l.ep}, {"moe_tp", l.moe_tp}, {"dense_tp", l.dense_tp},
                       {"exchange", exchange_name(l.exchange)}, {"dispatch", resolved.is_fp8_dispatch ? "fp8" : "float32"}, {"combine", l.combine == CombineOrder::kExact ? "exact" : "per_rank"},
                       {"placement", l.placement == PlacementStrategy::kLinear ? "linear" : "round_robin"}}},
+          {"activation_dtype", activation_dtype_name(activation_dtype)},
           {"notes", std::move(notes)},
           {"layers", layers_json(config, l)},
           {"ranks", ranks_json(config, l, kv_dtype)}};
@@ -171,14 +174,15 @@ std::string ids_text(const std::vector<int32_t>& ids) {
   return out;
 }
 
-std::string explain_text(const ModelConfig& config, const ResolvedLayout& resolved, DType kv_dtype) {
+std::string explain_text(const ModelConfig& config, const ResolvedLayout& resolved, DType kv_dtype, DType activation_dtype) {
   std::string out = fmt::format("model   {}, {} layers", family_name(config.family), config.num_layers);
   if (config.moe.router.num_experts > 0) out += fmt::format(", {} experts, {} for each token", config.moe.router.num_experts, config.moe.router.top_k);
   out += fmt::format("\nlayout  {}\n", world_text(config, resolved));
   for (const std::string& note : resolved.notes) out += fmt::format("note    {}\n", note);
   out += '\n';
   add_layers(config, resolved.layout, &out);
-  out += fmt::format("\nBytes as the checkpoint stores them; KV cache in {}.\n", kv_dtype == DType::kBF16 ? "bfloat16" : "float32");
+  out += fmt::format("\nBytes as the checkpoint stores them; KV cache in {}; inputs of products in {}.\n", kv_dtype == DType::kBF16 ? "bfloat16" : "float32",
+                     activation_dtype == DType::kF8E4M3 ? "fp8 where the weights are" : "float32");
   add_ranks(config, resolved.layout, kv_dtype, &out);
   return out;
 }

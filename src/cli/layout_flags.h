@@ -27,9 +27,9 @@ std::vector<std::string> spell_out_layout_flags(int argc, const char* const* arg
 ResolvedLayout layout_to_run(const LayoutFlags& flags, const ModelConfig& config, DType kv_dtype, bool prints_notes = true);
 
 // World, notes, the plan of each kind of layer, and what each rank has. Several lines.
-std::string explain_text(const ModelConfig& config, const ResolvedLayout& resolved, DType kv_dtype);
+std::string explain_text(const ModelConfig& config, const ResolvedLayout& resolved, DType kv_dtype, DType activation_dtype);
 
-json::object explain_json(const ModelConfig& config, const ResolvedLayout& resolved, DType kv_dtype);
+json::object explain_json(const ModelConfig& config, const ResolvedLayout& resolved, DType kv_dtype, DType activation_dtype);
 
 // Ids as ranges: "0-15, 32", "1-253 by 3", "none".
 std::string ids_text(const std::vector<int32_t>& ids);

@@ -46,10 +46,12 @@ int verify_reference(VerifyFlags flags) {
   const Progress progress = terminal_progress();
   ModelConfig config = load_model_config(flags.reference);
   const ResolvedLayout resolved = layout_to_run(flags.engine.layout, config, decoder_options(flags.engine, {}).kv_dtype);
+  const DecoderOptions decoder = decoder_options(flags.engine, resolved);
+  const VerifyBounds bounds = decoder.activation_dtype == DType::kF32 ? VerifyBounds{} : rounded_activation_bounds();
   const uint64_t seed = flags.engine.seed >= 0 ? static_cast<uint64_t>(flags.engine.seed) : std::random_device{}();
-  ModelRunner runner({.config = std::move(config), .open_weights = [&] { return open_weights(flags.engine); }, .decoder = decoder_options(flags.engine, resolved), .layout = resolved.layout,
+  ModelRunner runner({.config = std::move(config), .open_weights = [&] { return open_weights(flags.engine); }, .decoder = decoder, .layout = resolved.layout,
                       .num_blocks = verify_blocks(reference), .seed = seed});
-  const ModelReport report = verify_model(runner, reference, {}, seed, [&](int64_t done, int64_t total) { if (progress) progress("comparing prompts", done, total); });
+  const ModelReport report = verify_model(runner, reference, bounds, seed, [&](int64_t done, int64_t total) { if (progress) progress("comparing prompts", done, total); });
   return finish(report, {{"reference", flags.reference}, {"seed", seed}}, flags.as_json);
 }
 

@@ -26,6 +26,18 @@ void compare_logits(const std::vector<float>& found, const ReferencePrompt& refe
     report->max_logit_error = error;
     report->max_logit_error_position = static_cast<int64_t>(i / vocab);
   }
+  double error_squares = 0, spread_squares = 0;
+  for (size_t at = 0; at < found.size(); at += vocab) {
+    double mean = 0;
+    for (size_t i = at; i < at + vocab; ++i) mean += static_cast<double>(reference.logits[i]) / static_cast<double>(vocab);
+    for (size_t i = at; i < at + vocab; ++i) {
+      const double expected = static_cast<double>(reference.logits[i]), error = static_cast<double>(found[i]) - expected;
+      error_squares += error * error;
+      spread_squares += (expected - mean) * (expected - mean);
+    }
+  }
+  report->relative_logit_error = error_squares == 0 ? 0 : std::sqrt(error_squares / spread_squares);
+  if (!std::isfinite(report->relative_logit_error)) report->relative_logit_error = std::numeric_limits<double>::infinity();
 }
 
 // Whether a row chose the reference's experts with its weights, in any order; experts whose scores tie may stand in for
@@ -103,8 +115,17 @@ void compare_greedy(ModelRunner& runner, const ReferencePrompt& reference, int d
 
 }  // namespace
 
+VerifyBounds rounded_activation_bounds() {
+  VerifyBounds out;
+  out.logit = std::numeric_limits<double>::max();  // finite
+  out.relative_logit = 0.25;
+  out.judges_choices = false;
+  return out;
+}
+
 bool PromptReport::passed(const VerifyBounds& bounds) const {
-  return max_logit_error <= bounds.logit && !first_greedy_difference && num_route_differences == 0 && unequal_forms.empty();
+  const bool has_choices = !first_greedy_difference && num_route_differences == 0;
+  return max_logit_error <= bounds.logit && relative_logit_error <= bounds.relative_logit && (has_choices || !bounds.judges_choices) && unequal_forms.empty();
 }
 
 bool ModelReport::passed() const {
@@ -149,14 +170,18 @@ ModelReport verify_model(ModelRunner& runner, const ReferenceSet& reference, con
 }
 
 std::string report_text(const ModelReport& report) {
-  std::string out = fmt::format("{:>6} {:>7} {:>12} {:>9} {:>14} {:>14}  {}\n", "prompt", "tokens", "logit error", "at token", "greedy", "routes", "verdict");
+  std::string out = fmt::format("{:>6} {:>7} {:>12} {:>9} {:>9} {:>14} {:>14}  {}\n", "prompt", "tokens", "logit error", "at token", "relative", "greedy", "routes", "verdict");
   for (const PromptReport& p : report.prompts) {
     const std::string greedy = p.first_greedy_difference ? fmt::format("differs at {}", *p.first_greedy_difference) : fmt::format("{} of {}", p.num_greedy_compared, p.num_greedy);
     const std::string routes = p.num_routes == 0 ? "-" : p.num_route_differences == 0 ? fmt::format("{} equal", p.num_routes) : fmt::format("{} differ", p.num_route_differences);
     std::string verdict = p.passed(report.bounds) ? "ok" : "FAILED";
     for (const std::string& form : p.unequal_forms) verdict += fmt::format(", {} not equal to the bit", form);
-    out += fmt::format("{:>6} {:>7} {:>12.3g} {:>9} {:>14} {:>14}  {}\n", p.name, p.num_tokens, p.max_logit_error, p.max_logit_error_position, greedy, routes, verdict);
+    out += fmt::format("{:>6} {:>7} {:>12.3g} {:>9} {:>9.2g} {:>14} {:>14}  {}\n", p.name, p.num_tokens, p.max_logit_error, p.max_logit_error_position, p.relative_logit_error, greedy, routes,
+                       verdict);
   }
+  if (!report.bounds.judges_choices)
+    return out + fmt::format("{}: relative error of logits within {:g}, chunks and batch equal to the bit; the reference's activations are not rounded, so other differences are only reported\n",
+                             report.passed() ? "passed" : "FAILED", report.bounds.relative_logit);
   out += fmt::format("{}: logits within {:g}, greedy tokens equal where decided by more than {:g}, routes equal, chunks and batch equal to the bit\n",
                      report.passed() ? "passed" : "FAILED", report.bounds.logit, report.bounds.greedy_margin);
   return out;
@@ -168,6 +193,7 @@ json::object report_json(const ModelReport& report) {
     json::object o{{"prompt", p.name}, {"tokens", p.num_tokens}};
     // JSON has no infinity.
     o["max_logit_error"] = std::isfinite(p.max_logit_error) ? json::value(p.max_logit_error) : json::value(nullptr);
+    o["relative_logit_error"] = std::isfinite(p.relative_logit_error) ? json::value(p.relative_logit_error) : json::value(nullptr);
     o["max_logit_error_position"] = p.max_logit_error_position;
     o["first_greedy_difference"] = p.first_greedy_difference ? json::value(*p.first_greedy_difference) : json::value(nullptr);
     o["greedy_tokens"] = p.num_greedy;
@@ -178,7 +204,9 @@ json::object report_json(const ModelReport& report) {
     o["passed"] = p.passed(report.bounds);
     prompts.push_back(std::move(o));
   }
-  return {{"bounds", {{"logit", report.bounds.logit}, {"greedy_margin", report.bounds.greedy_margin}}}, {"prompts", std::move(prompts)}, {"passed", report.passed()}};
+  json::object bounds{{"logit", report.bounds.logit}, {"greedy_margin", report.bounds.greedy_margin}};
+  if (!report.bounds.judges_choices) bounds = {{"relative_logit", report.bounds.relative_logit}};
+  return {{"bounds", std::move(bounds)}, {"prompts", std::move(prompts)}, {"passed", report.passed()}};
 }
 
 }  // namespace cadre

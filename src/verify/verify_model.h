@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,16 +17,24 @@ namespace cadre {
 
 struct VerifyBounds {
   double logit = 2e-4;         // absolute, at every position
+  // Root mean square error over that of the reference's logits about their mean at each position.
+  double relative_logit = std::numeric_limits<double>::infinity();
+  bool judges_choices = true;  // greedy tokens and routes; else they are reported only
   double greedy_margin = 1e-3; // a greedy choice closer than this to the runner-up is not decided
   double route_weight = 1e-4;  // absolute, of each chosen expert
   double route_tie = 1e-6;     // scores closer than this may be chosen either way
 };
+
+// For a model that computes with rounded activations (DecoderOptions::activation_dtype): references are made with activations
+// at full width, so its errors are no mistakes. Logits must be near the reference's, and the forms must still be equal.
+VerifyBounds rounded_activation_bounds();
 
 struct PromptReport {
   std::string name;
   int64_t num_tokens = 0;
   double max_logit_error = 0;  // infinity when a logit is not finite
   int64_t max_logit_error_position = 0;
+  double relative_logit_error = 0;
   // First greedy token that differs though it was decided; nullopt: none.
   std::optional<int64_t> first_greedy_difference;
   int64_t num_greedy = 0;           // tokens of the reference's continuation
