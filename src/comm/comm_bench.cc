@@ -145,9 +145,9 @@ void measure_ucx(int num_ranks) {
   for (const pid_t pid : pids) waitpid(pid, nullptr, 0);
 }
 
-// Steps of 100 us of arithmetic and an exchange of 4 KiB, alone and beside a thread that never sleeps. The scheduler's
+// Steps of so much arithmetic and an exchange of 4 KiB, alone and beside a thread that never sleeps. The scheduler's
 // fair share of two processors for two ranks is then two thirds.
-void measure_neighbour(int num_ranks) {
+void measure_neighbour(int num_ranks, int step_us) {
   double steps_per_s[2] = {};
   for (const bool is_busy : {false, true}) {
     std::atomic<bool> is_over{false};
@@ -165,24 +165,24 @@ void measure_neighbour(int num_ranks) {
         std::iota(members.begin(), members.end(), 0);
         Group group("bench", world->make_transport("bench", members));
         Parts parts(num_ranks, 4 << 10);
-        constexpr int kSteps = 10'000;
+        const int num_steps = 1'000'000 / step_us;
         volatile float sink = 0;
         const double start = now_us();
-        for (int step = 0; step < kSteps; ++step) {
+        for (int step = 0; step < num_steps; ++step) {
           float sum = 0;
-          for (int i = 0; i < 100'000; ++i) sum += static_cast<float>(i) * 0.5f;
+          for (int i = 0; i < 1000 * step_us; ++i) sum += static_cast<float>(i) * 0.5f;
           sink = sum;
           group.all_to_all({}, parts.send, parts.recv);
         }
-        if (world->rank() == 0) steps_per_s[is_busy] = kSteps / (now_us() - start) * 1e6;
+        if (world->rank() == 0) steps_per_s[is_busy] = num_steps / (now_us() - start) * 1e6;
         (void)sink;
       });
     for (auto& t : threads) t.join();
     is_over = true;
     if (neighbour.joinable()) neighbour.join();
   }
-  fmt::print("{} ranks (inproc): {:.0f} steps/s alone, {:.0f} beside a busy thread: {:.0f} %\n", num_ranks,
-             steps_per_s[0], steps_per_s[1], 100 * steps_per_s[1] / steps_per_s[0]);
+  fmt::print("{} ranks (inproc), {} us of arithmetic a step: {:.0f} steps/s alone, {:.0f} beside a busy thread: {:.0f} %\n", num_ranks,
+             step_us, steps_per_s[0], steps_per_s[1], 100 * steps_per_s[1] / steps_per_s[0]);
 }
 
 void measure_copy() {
@@ -204,7 +204,8 @@ int main(int argc, char** argv) {
   for (int i = 2; i < argc; ++i) ranks.push_back(std::atoi(argv[i]));
   if (ranks.empty()) ranks = {2, 4};
   if (which == "neighbour") {
-    for (const int n : ranks) cadre::measure_neighbour(n);
+    for (const int n : ranks)
+      for (const int step_us : {100, 1000, 10'000}) cadre::measure_neighbour(n, step_us);
     return 0;
   }
   fmt::print("| transport | ranks | collective | 4 KiB | 64 KiB | 16 MiB |\n|---|---|---|---|---|---|\n");
