@@ -267,6 +267,32 @@ TEST(Deployment, ALostRankEndsEveryRequestWithItsName) {
   }
 }
 
+// A rank that is late now and then, before and within exchanges, changes no answer.
+TEST(Deployment, ALateRankChangesNoAnswer) {
+  static const SteadyClock clock;
+  const struct Setup setup{"qwen3_moe", layout(3, 1, 3)};
+  const auto one = deploy({setup.model, Layout{}});
+  const auto asked = requests(testing::seed(), one->controller().engine(0).vocab_size());
+  SCOPED_TRACE(testing::seed());
+  const Answers expected = ask(one->controller(), asked);
+  std::atomic<int64_t> num_delays{0};
+  std::vector<Fault> faults;
+  for (int64_t call = 1; call < 2000; call += 3)
+    faults.push_back({.at = call % 2 ? Fault::At::kStart : Fault::At::kFinish, .call = call, .kind = Fault::Kind::kDelay, .hook = [&] {
+      ++num_delays;
+      for (int i = 0; i < 50; ++i) std::this_thread::yield();
+    }});
+  const auto dir = testing::model_dir(setup.model);
+  DeploymentOptions options{.config = load_model_config(dir), .layout = setup.layout, .open_weights = [&] { return open_checkpoint(dir); },
+                            .decoder = {.max_batched_tokens = setup.engine.max_num_batched_tokens, .compute_mode = ComputeMode::kFast}, .engine = setup.engine};
+  options.wrap_comm = [&](int rank, std::unique_ptr<CommWorld> comm) { return rank == 1 ? inject_faults(std::move(comm), faults) : std::move(comm); };
+  Deployment late(std::move(options), std::make_shared<ByteTokenizer>(), clock);
+  const Answers got = ask(late.controller(), asked);
+  EXPECT_GT(num_delays, 10);
+  for (size_t i = 0; i < asked.size(); ++i)
+    for (size_t c = 0; c < got[i]->size(); ++c) EXPECT_TRUE(testing::same_tokens((*got[i])[c].tokens, (*expected[i])[c].tokens)) << "request " << i;
+}
+
 TEST(Deployment, ARankThatCannotLoadEndsAllWithItsReason) {
   static const SteadyClock clock;
   const auto dir = testing::source_dir() / "tests" / "reference" / "mixtral";
