@@ -111,9 +111,7 @@ int64_t moved(std::span<const int32_t> from, std::span<const int32_t> to, int64_
 class Planner {
  public:
   Planner(std::span<const double> load, const Cluster& cluster, const ExpertPlacement* current, const MoveRules& rules)
-      : load_(load), cluster_(cluster), current_(current), rules_(rules), search_(load, cluster) {
-    std::vector<float> narrow(load.begin(), load.end());
-    Replicator().run(narrow, std::min(cluster.num_replicas, cluster.num_experts * cluster.ranks), cluster.ranks, &counts_);
+      : load_(load), cluster_(filled(cluster, rules)), current_(current), rules_(rules), search_(load, cluster_) {
     if (!rules.reach_reference) return;
     reference_slots_ = deepseek_slots(load, cluster, false);
     reference_max_ = max_rank_load(reference_slots_, load, cluster);
@@ -123,6 +121,14 @@ class Planner {
     if (most >= reference_max_) return;
     reference_slots_ = std::move(slots);
     reference_max_ = most;
+  }
+
+  // Replicas by expert, no more than ranks of each.
+  std::vector<int32_t> counts() const {
+    const std::vector<float> narrow(load_.begin(), load_.end());
+    std::vector<int32_t> out;
+    Replicator().run(narrow, cluster_.num_replicas, cluster_.ranks, &out);
+    return out;
   }
 
   std::vector<int32_t> run() {
@@ -145,6 +151,10 @@ class Planner {
     int64_t moved = 0;
   };
 
+  static Cluster filled(Cluster cluster, const MoveRules& rules) {
+    if (rules.fill_all_slots) cluster.num_replicas = cluster.ranks * cluster.slots_per_rank();
+    return cluster;
+  }
   double must_reach() const { return rules_.reach_reference ? reference_max_ * kRounding : std::numeric_limits<double>::infinity(); }
   double enough() const { return std::min(search_.mean_load() / rules_.good_enough, must_reach()); }
   int max_steps() const { return static_cast<int>(2 * cluster_.num_replicas); }
@@ -175,42 +185,49 @@ class Planner {
 
   void from_current() {
     current_slots_ = without_doubled(current_->slot_to_expert(), cluster_);
-    search_.start_from(current_slots_);
+    search_.start_from(current_slots_, true);
     improve(rules_.rows_per_move > 0 ? 0 : enough());
     offer_found();
   }
 
   void from_current_with_new_counts() {
-    search_.repair(current_slots_, counts_);
+    search_.repair(current_slots_, counts());
     improve(rules_.rows_per_move > 0 ? 0 : enough());
     offer_found();
   }
 
   void afresh() {
     const double even = std::min(search_.mean_load() / kEvenAfresh, must_reach());
-    search_.build(counts_);
+    // The published placement where it puts no expert twice on a rank, for it is what build() gives; else only where
+    // build() ends worse.
+    const std::vector<int32_t> slots = without_doubled(reference_slots_, cluster_);
+    const auto from_reference = [&] {
+      search_.start_from(slots, false);
+      improve(even);
+      offer_renumbered();
+    };
+    const bool is_filled = std::find(slots.begin(), slots.end(), kEmptySlot) == slots.end() || !rules_.fill_all_slots;
+    if (!slots.empty() && slots == reference_slots_ && is_filled) return from_reference();
+    search_.build(counts());
     improve(even);
     offer_renumbered();
-    if (best_->max <= must_reach()) return;
-    search_.start_from(without_doubled(reference_slots_, cluster_));
-    improve(even);
-    offer_renumbered();
+    if (best_->max > must_reach()) from_reference();
   }
 
   std::span<const double> load_;
-  const Cluster& cluster_;
+  const Cluster cluster_;
   const ExpertPlacement* current_;
   const MoveRules& rules_;
   LayerSearch search_;
-  std::vector<int32_t> counts_, reference_slots_, current_slots_;
+  std::vector<int32_t> reference_slots_, current_slots_;
   double reference_max_ = 0;
   std::optional<Candidate> best_;
 };
 
-bool fits(const ExpertPlacement& placement, const Cluster& cluster) {
+bool fits(const ExpertPlacement& placement, const Cluster& cluster, bool fills) {
   int64_t placed = 0;
   for (const int32_t e : placement.slot_to_expert()) placed += e != kEmptySlot;
-  return placement.num_experts() == cluster.num_experts && placement.ep() == cluster.ranks && placement.slots_per_rank() == cluster.slots_per_rank() && placed <= cluster.num_replicas;
+  return placement.num_experts() == cluster.num_experts && placement.ep() == cluster.ranks && placement.slots_per_rank() == cluster.slots_per_rank() && (fills || placed <= cluster.num_replicas);
 }
 
 }  // namespace
@@ -236,7 +253,7 @@ ExpertPlacement deepseek_hierarchical(std::span<const double> load, const Cluste
 
 LayerPlan cadre(std::span<const double> load, const Cluster& cluster, const ExpertPlacement* current, const MoveRules& rules) {
   check_load(load, cluster);
-  if (current && !fits(*current, cluster)) current = nullptr;
+  if (current && !fits(*current, cluster, rules.fill_all_slots)) current = nullptr;
   const double total = std::accumulate(load.begin(), load.end(), 0.0);
   if (total == 0 && current) return {.placement = *current};
   Planner planner(load, cluster, current, rules);

@@ -43,6 +43,8 @@ struct MoveRules {
   // window that is half as long as the time to the next plan, give half the rows. 0: moves cost nothing but are still
   // not made in vain.
   double rows_per_move = 0;
+  // Slots that are left over where the replicas do not divide among the ranks hold replicas too.
+  bool fill_all_slots = true;
   // Ask for at least the balance of the published algorithms, whatever rows_per_move says.
   bool reach_reference = true;
   // Where moves are paid for by balance alone, stop at this balancedness.

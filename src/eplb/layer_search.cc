@@ -14,6 +14,9 @@ namespace {
 // What a step has to gain, as a part of the mean load of a rank: more than rounding could.
 constexpr double kLeastGain = 1e-9;
 
+// A step that gains this part of the most that one with a further rank could is taken at once.
+constexpr double kGoodStep = 0.8;
+
 // f(rank) for each set bit.
 template <typename F>
 void for_each_rank(const uint64_t* words, int32_t num_words, F&& f) {
@@ -26,7 +29,7 @@ void for_each_rank(const uint64_t* words, int32_t num_words, F&& f) {
 LayerSearch::LayerSearch(std::span<const double> load, const Cluster& cluster)
     : load_(load.begin(), load.end()), ranks_(cluster.ranks), per_rank_(static_cast<int32_t>(cluster.slots_per_rank())), words_((cluster.ranks + 63) / 64),
       num_replicas_(cluster.num_replicas), mean_(std::accumulate(load.begin(), load.end(), 0.0) / cluster.ranks),
-      slots_(static_cast<size_t>(ranks_ * per_rank_)), used_(static_cast<size_t>(ranks_)), count_(load_.size()), share_(load_.size()),
+      slots_(static_cast<size_t>(ranks_ * per_rank_)), used_(static_cast<size_t>(ranks_)), count_(load_.size()), share_(load_.size()), more_without_one_(load_.size()),
       rank_load_(static_cast<size_t>(ranks_)), held_(load_.size() * static_cast<size_t>(words_)), by_load_(static_cast<size_t>(ranks_)), place_in_(static_cast<size_t>(ranks_)) {}
 
 void LayerSearch::clear() {
@@ -108,10 +111,17 @@ void LayerSearch::sort_ranks() {
   for (int32_t i = 0; i < ranks_; ++i) place_in_[static_cast<size_t>(by_load_[static_cast<size_t>(i)])] = i;
 }
 
+void LayerSearch::set_share(int32_t expert) {
+  const int32_t count = count_[static_cast<size_t>(expert)];
+  const double share = load_with(expert, count);
+  share_[static_cast<size_t>(expert)] = share;
+  more_without_one_[static_cast<size_t>(expert)] = count > 1 ? load_with(expert, count - 1) - share : std::numeric_limits<double>::infinity();
+}
+
 void LayerSearch::set_count(int32_t expert, int32_t count) {
   const double before = share_[static_cast<size_t>(expert)];
   count_[static_cast<size_t>(expert)] = count;
-  share_[static_cast<size_t>(expert)] = load_with(expert, count);
+  set_share(expert);
   const double more = share_[static_cast<size_t>(expert)] - before;
   for_each_rank(held_.data() + expert * words_, words_, [&](int32_t rank) {
     rank_load_[static_cast<size_t>(rank)] += more;
@@ -155,33 +165,31 @@ void LayerSearch::place(int32_t expert) {
 
 void LayerSearch::build(std::span<const int32_t> counts) {
   clear();
-  std::vector<uint64_t> order(load_.size());
+  std::vector<float> shares(load_.size());
   for (size_t e = 0; e < load_.size(); ++e) {
     count_[e] = counts[e];
-    share_[e] = load_[e] / counts[e];
-    order[e] = falling_load_key(static_cast<float>(share_[e]), static_cast<uint32_t>(e));
+    set_share(static_cast<int32_t>(e));
+    shares[e] = static_cast<float>(share_[e]);
   }
-  std::sort(order.begin(), order.end());
-  for (const uint64_t key : order) {
-    const int32_t expert = static_cast<int32_t>(static_cast<uint32_t>(key));
+  for (const int32_t expert : falling_order(shares)) {
     for (int32_t i = 0; i < count_[static_cast<size_t>(expert)]; ++i) place(expert);
   }
 }
 
-void LayerSearch::start_from(std::span<const int32_t> slots) {
+void LayerSearch::start_from(std::span<const int32_t> slots, bool counts_moves) {
   clear();
   for (const int32_t e : slots)
     if (e != kEmptySlot) ++count_[static_cast<size_t>(e)];
-  for (size_t e = 0; e < load_.size(); ++e) share_[e] = load_[e] / count_[e];
+  for (size_t e = 0; e < load_.size(); ++e) set_share(static_cast<int32_t>(e));
   for (size_t s = 0; s < slots.size(); ++s)
     if (slots[s] != kEmptySlot) put(static_cast<int32_t>(s) / per_rank_, slots[s]);
   sort_ranks();
-  start_ = held_;
-  counts_moves_ = true;
+  counts_moves_ = counts_moves;
+  if (counts_moves) start_ = held_;
 }
 
 void LayerSearch::repair(std::span<const int32_t> slots, std::span<const int32_t> counts) {
-  start_from(slots);
+  start_from(slots, true);
   for (int32_t e = 0; e < static_cast<int32_t>(load_.size()); ++e) {
     while (count_[static_cast<size_t>(e)] > counts[static_cast<size_t>(e)]) {
       int32_t fullest = -1;
@@ -227,7 +235,7 @@ void LayerSearch::consider_swaps(Step* best) const {
   for (int32_t i = 0; i + 1 < ranks_; ++i) {
     const int32_t other = by_load_[static_cast<size_t>(i)];
     const double other_load = rank_load_[static_cast<size_t>(other)], wanted = (full_load - other_load) / 2;
-    if (wanted <= best->score) break;
+    if (kGoodStep * wanted <= best->score) break;
     const int32_t theirs = used_[static_cast<size_t>(other)];
     const int32_t* their = slots_.data() + other * per_rank_;
     int32_t from = 0;
@@ -244,6 +252,7 @@ void LayerSearch::consider_swaps(Step* best) const {
         const double difference = share - (empty ? 0.0 : share_[static_cast<size_t>(y)]);
         if (difference <= 0) continue;
         const double new_max = std::max(full_load - difference, other_load + difference);
+        if (full_load - new_max <= best->score) continue;
         const int price = counts_moves_ ? move_price(full, x, y) + move_price(other, y, x) : 1;
         offer({.new_max = new_max, .rank = full, .other = other, .out = x, .in = y, .is_swap = true}, price, best);
       }
@@ -255,20 +264,23 @@ void LayerSearch::consider_swaps(Step* best) const {
 // expert, whose others then carry more.
 void LayerSearch::consider_replica(int32_t expert, int32_t rank, Step* best) const {
   const double share = share_[static_cast<size_t>(expert)], new_share = load_with(expert, count_[static_cast<size_t>(expert)] + 1);
-  const double less = share - new_share, load = rank_load_[static_cast<size_t>(rank)], full_load = max_load() - less;
+  const double less = share - new_share, with_new = rank_load_[static_cast<size_t>(rank)] + new_share, full_load = max_load() - less;
   if (used_[static_cast<size_t>(rank)] < per_rank_ && placed_ < num_replicas_)
-    offer({.new_max = std::max(load + new_share, full_load), .rank = rank, .out = kEmptySlot, .in = expert}, move_price(rank, kEmptySlot, expert), best);
+    offer({.new_max = std::max(with_new, full_load), .rank = rank, .out = kEmptySlot, .in = expert}, move_price(rank, kEmptySlot, expert), best);
+  const int32_t* slots = slots_.data() + rank * per_rank_;
   for (int32_t i = 0; i < used_[static_cast<size_t>(rank)]; ++i) {
-    const int32_t f = slots_[static_cast<size_t>(rank * per_rank_ + i)];
+    const int32_t f = slots[i];
+    const double without = with_new - share_[static_cast<size_t>(f)];
+    // Replicas fall in size from here on, so that the rank would only be fuller.
+    if (without >= max_load() - best->score) break;
     if (count_[static_cast<size_t>(f)] < 2) continue;
-    const double more = load_with(f, count_[static_cast<size_t>(f)] - 1) - share_[static_cast<size_t>(f)];
-    double new_max = std::max(load - share_[static_cast<size_t>(f)] + new_share, full_load);
-    if (max_load() - new_max <= best->score) continue;
+    const double more = more_without_one_[static_cast<size_t>(f)];
+    double new_max = std::max(without, full_load);
     for_each_rank(held_.data() + f * words_, words_, [&](int32_t r) {
       if (r == rank) return;
       new_max = std::max(new_max, rank_load_[static_cast<size_t>(r)] + more - (holds(r, expert) ? less : 0.0));
     });
-    offer({.new_max = new_max, .rank = rank, .out = f, .in = expert}, move_price(rank, f, expert), best);
+    if (max_load() - new_max > best->score) offer({.new_max = new_max, .rank = rank, .out = f, .in = expert}, move_price(rank, f, expert), best);
   }
 }
 
@@ -277,9 +289,11 @@ void LayerSearch::consider_replicas(Step* best) const {
   for (int32_t i = 0; i < used_[static_cast<size_t>(full)]; ++i) {
     const int32_t expert = slots_[static_cast<size_t>(full * per_rank_ + i)];
     if (count_[static_cast<size_t>(expert)] >= ranks_) continue;
-    if (share_[static_cast<size_t>(expert)] - load_with(expert, count_[static_cast<size_t>(expert)] + 1) <= best->score) continue;
-    for (const int32_t rank : by_load_)
+    const double less = share_[static_cast<size_t>(expert)] - load_with(expert, count_[static_cast<size_t>(expert)] + 1);
+    for (int32_t at = 0; at + 1 < ranks_ && kGoodStep * less > best->score; ++at) {
+      const int32_t rank = by_load_[static_cast<size_t>(at)];
       if (!holds(rank, expert)) consider_replica(expert, rank, best);
+    }
   }
 }
 
@@ -318,16 +332,15 @@ void LayerSearch::improve(const Limits& limits) {
   note();
   for (int i = 0; i < limits.max_steps && max_load() > limits.enough; ++i) {
     Step best;
-    if (counts_moves_) consider_replicas(&best);
     consider_swaps(&best);
-    if (best.rank < 0 && !counts_moves_) consider_replicas(&best);
+    if (best.rank < 0 || counts_moves_) consider_replicas(&best);
     if (best.rank < 0) break;
     apply(best);
     note();
   }
   if (priced && best_slots != slots_) {
     const std::vector<uint64_t> start = start_;
-    start_from(best_slots);
+    start_from(best_slots, counts_moves_);
     start_ = start;
     moved_ = best_moved;
   }

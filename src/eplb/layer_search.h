@@ -17,8 +17,9 @@ class LayerSearch {
 
   // Replicas by expert, to be placed afresh; each at most `ranks`.
   void build(std::span<const int32_t> counts);
-  // Takes over a placement that has no expert twice on a rank. moved() counts from here.
-  void start_from(std::span<const int32_t> slots);
+  // Takes over a placement that has no expert twice on a rank. With counts_moves steps are chosen by what they gain for
+  // each replica that moves, and moved() counts from here; else by what they gain.
+  void start_from(std::span<const int32_t> slots, bool counts_moves);
   // start_from(), then as many replicas as `counts` has: the surplus is taken from the fullest ranks, the missing ones
   // go to the emptiest.
   void repair(std::span<const int32_t> slots, std::span<const int32_t> counts);
@@ -52,6 +53,7 @@ class LayerSearch {
   void clear();
   void put(int32_t rank, int32_t expert);
   void take(int32_t rank, int32_t expert);
+  void set_share(int32_t expert);
   void set_count(int32_t expert, int32_t count);
   void sort_slots(int32_t rank);
   void sort_ranks();
@@ -70,7 +72,7 @@ class LayerSearch {
   double mean_ = 0;
   bool counts_moves_ = false;
   std::vector<int32_t> slots_, used_, count_;
-  std::vector<double> share_, rank_load_;  // share: load of one replica
+  std::vector<double> share_, more_without_one_, rank_load_;  // share: load of one replica; more: what it gains when one goes
   std::vector<uint64_t> held_, start_;     // [experts, words]: bit per rank
   std::vector<int32_t> by_load_, place_in_;        // ranks, emptiest first, and where each stands
 };

@@ -21,14 +21,17 @@ class Replicator {
   std::vector<uint64_t> heap_;
 };
 
+// Indices, the largest load first, equal ones in order.
+std::vector<int32_t> falling_order(std::span<const float> load);
+
 // (load, index) as one number: orders by load, then by index. Loads are finite and not negative.
 uint64_t load_key(float load, uint32_t index);
 // By load, equal ones the lower index first when sorted downwards.
 uint64_t falling_load_key(float load, uint32_t index);
 
-// The published packing: items in falling order of load, each to the least loaded pack with room (the first of equal
+// The published packing: items in falling `order` of load, each to the least loaded pack with room (the first of equal
 // ones). Returns the pack of each item.
-std::vector<int32_t> pack(std::span<const float> load, int64_t num_packs, int64_t room);
+std::vector<int32_t> pack(std::span<const float> load, std::span<const int32_t> order, int64_t num_packs, int64_t room);
 
 std::vector<int32_t> deepseek_slots(std::span<const double> load, const Cluster& cluster, bool hierarchical);
 
