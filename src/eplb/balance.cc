@@ -16,6 +16,9 @@ namespace {
 
 // Where a plan starts afresh there is nothing to keep: as even as the search gets cheaply.
 constexpr double kEvenAfresh = 0.999;
+// Below this a plan afresh also tries other numbers of replicas than the greedy ones, this often.
+constexpr double kWorthOtherCounts = 0.99;
+constexpr int kTriesOfOtherCounts = 24;
 // A plan counts as reaching a bound that it misses by less than the rounding of sums.
 constexpr double kRounding = 1 + 1e-12;
 
@@ -207,11 +210,50 @@ class Planner {
       offer_renumbered();
     };
     const bool is_filled = std::find(slots.begin(), slots.end(), kEmptySlot) == slots.end() || !rules_.fill_all_slots;
-    if (!slots.empty() && slots == reference_slots_ && is_filled) return from_reference();
-    search_.build(counts());
+    std::vector<int32_t> counts = this->counts();
+    if (!slots.empty() && slots == reference_slots_ && is_filled) {
+      from_reference();
+    } else {
+      search_.build(counts);
+      improve(even);
+      offer_renumbered();
+      if (best_->max > must_reach()) from_reference();
+    }
+    if (best_->max > search_.mean_load() / kWorthOtherCounts) with_other_counts(counts, even);
+  }
+
+  // Where ranks have few slots, what limits them is which expert has one replica more: an expert with a large share gets
+  // one of an expert that would not be much larger with one fewer.
+  void with_other_counts(std::vector<int32_t> counts, double even) {
+    search_.build(counts);
     improve(even);
-    offer_renumbered();
-    if (best_->max > must_reach()) from_reference();
+    double max = search_.max_load();
+    int tries = kTriesOfOtherCounts;
+    for (bool is_better = true; is_better && tries > 0 && max > even;) {
+      is_better = false;
+      std::vector<float> share(counts.size()), with_fewer(counts.size());
+      for (size_t e = 0; e < counts.size(); ++e) {
+        share[e] = counts[e] < cluster_.ranks ? static_cast<float>(load_[e] / counts[e]) : 0.0f;
+        with_fewer[e] = counts[e] > 1 ? static_cast<float>(load_[e] / (counts[e] - 1)) : std::numeric_limits<float>::max();
+      }
+      const std::vector<int32_t> givers = falling_order(with_fewer), takers = falling_order(share);
+      for (size_t g = 0; g < std::min<size_t>(counts.size(), 6) && !is_better; ++g) {
+        const size_t giver = static_cast<size_t>(givers[givers.size() - 1 - g]);
+        if (with_fewer[giver] >= static_cast<float>(max)) break;
+        for (size_t t = 0; t < std::min<size_t>(counts.size(), 6) && !is_better && tries > 0; ++t) {
+          const size_t taker = static_cast<size_t>(takers[t]);
+          if (taker == giver || share[taker] == 0) continue;
+          --tries, --counts[giver], ++counts[taker];
+          search_.build(counts);
+          improve(even);
+          is_better = search_.max_load() < max * (1 - 1e-9);
+          if (!is_better) ++counts[giver], --counts[taker];
+        }
+      }
+      if (!is_better) break;
+      max = search_.max_load();
+      offer_renumbered();
+    }
   }
 
   std::span<const double> load_;
