@@ -20,7 +20,8 @@ constexpr const char* kDescription =
     "  cadre ask http://127.0.0.1:8000 \"A question\"   one chat answer of a running server\n"
     "  cadre generate models/demo --prompt \"Once\"     text without a server\n"
     "  cadre inspect models/demo                      what a checkpoint holds\n"
-    "  cadre verify --reference DIR                   a checkpoint against another implementation's answers";
+    "  cadre verify --reference DIR                   a checkpoint against another implementation's answers\n"
+    "  cadre eplb plan FILE --ranks N                 where experts should stand, from a recorded load";
 
 constexpr const char* kFooter =
     "Every command has its own --help.\n"
@@ -73,6 +74,7 @@ int main(int argc, char** argv) {
   add_generate(app, &run);
   add_ask(app, &run);
   add_inspect(app, &run);
+  add_eplb(app, &run);
   add_launch(app, &run, launched);
   add_verify(app, &run);
   add_version(app, &run);

@@ -16,9 +16,12 @@ namespace {
 
 // Where a plan starts afresh there is nothing to keep: as even as the search gets cheaply.
 constexpr double kEvenAfresh = 0.999;
-// Below this a plan afresh also tries other numbers of replicas than the greedy ones, this often.
+// Of the mean load of a rank: what a move has to gain where no price is given.
+constexpr double kLeastGainOfMove = 2e-5;
+// Below this a plan afresh also tries other numbers of replicas than the greedy ones, this often;
+// more often where it has not come up to the published algorithms.
 constexpr double kWorthOtherCounts = 0.99;
-constexpr int kTriesOfOtherCounts = 24;
+constexpr int kTriesOfOtherCounts = 24, kTriesBelowReference = 400;
 // A plan counts as reaching a bound that it misses by less than the rounding of sums.
 constexpr double kRounding = 1 + 1e-12;
 
@@ -160,6 +163,10 @@ class Planner {
   }
   double must_reach() const { return rules_.reach_reference ? reference_max_ * kRounding : std::numeric_limits<double>::infinity(); }
   double enough() const { return std::min(search_.mean_load() / rules_.good_enough, must_reach()); }
+  double rows_per_move() const {
+    if (!current_) return 0;
+    return rules_.rows_per_move > 0 ? rules_.rows_per_move : kLeastGainOfMove * search_.mean_load();
+  }
   int max_steps() const { return static_cast<int>(2 * cluster_.num_replicas); }
 
   // Of plans that reach the reference: with a price the cheapest, else the more even one, or where both are even enough
@@ -168,7 +175,8 @@ class Planner {
     const bool reached = a.max <= must_reach();
     if (reached != (b.max <= must_reach())) return reached;
     const auto cost = [&](const Candidate& c) {
-      return rules_.rows_per_move > 0 ? c.max + rules_.rows_per_move * static_cast<double>(c.moved) : std::max(c.max, current_ ? enough() : 0.0);
+      const double max = rules_.rows_per_move > 0 || !current_ ? c.max : std::max(c.max, enough());
+      return max + rows_per_move() * static_cast<double>(c.moved);
     };
     return cost(a) != cost(b) ? cost(a) < cost(b) : a.moved < b.moved;
   }
@@ -183,7 +191,7 @@ class Planner {
   void offer_renumbered() { offer(current_ ? renumbered(search_.slots(), *current_) : std::vector<int32_t>(search_.slots().begin(), search_.slots().end())); }
 
   void improve(double enough) {
-    search_.improve({.enough = enough, .must_reach = must_reach(), .rows_per_move = current_ ? rules_.rows_per_move : 0, .max_steps = max_steps()});
+    search_.improve({.enough = enough, .must_reach = must_reach(), .rows_per_move = is_afresh_ ? 0 : rows_per_move(), .max_steps = max_steps()});
   }
 
   void from_current() {
@@ -200,6 +208,7 @@ class Planner {
   }
 
   void afresh() {
+    is_afresh_ = true;
     const double even = std::min(search_.mean_load() / kEvenAfresh, must_reach());
     // The published placement where it puts no expert twice on a rank, for it is what build() gives; else only where
     // build() ends worse.
@@ -219,7 +228,7 @@ class Planner {
       offer_renumbered();
       if (best_->max > must_reach()) from_reference();
     }
-    if (best_->max > search_.mean_load() / kWorthOtherCounts) with_other_counts(counts, even);
+    if (best_->max > search_.mean_load() / kWorthOtherCounts || best_->max > must_reach()) with_other_counts(counts, even);
   }
 
   // Where ranks have few slots, what limits them is which expert has one replica more: an expert with a large share gets
@@ -228,7 +237,9 @@ class Planner {
     search_.build(counts);
     improve(even);
     double max = search_.max_load();
-    int tries = kTriesOfOtherCounts;
+    const bool is_below = best_->max > must_reach();
+    const size_t width = is_below ? 20 : 6;
+    int tries = is_below ? kTriesBelowReference : kTriesOfOtherCounts;
     for (bool is_better = true; is_better && tries > 0 && max > even;) {
       is_better = false;
       std::vector<float> share(counts.size()), with_fewer(counts.size());
@@ -237,10 +248,10 @@ class Planner {
         with_fewer[e] = counts[e] > 1 ? static_cast<float>(load_[e] / (counts[e] - 1)) : std::numeric_limits<float>::max();
       }
       const std::vector<int32_t> givers = falling_order(with_fewer), takers = falling_order(share);
-      for (size_t g = 0; g < std::min<size_t>(counts.size(), 6) && !is_better; ++g) {
+      for (size_t g = 0; g < std::min(counts.size(), width) && !is_better; ++g) {
         const size_t giver = static_cast<size_t>(givers[givers.size() - 1 - g]);
         if (with_fewer[giver] >= static_cast<float>(max)) break;
-        for (size_t t = 0; t < std::min<size_t>(counts.size(), 6) && !is_better && tries > 0; ++t) {
+        for (size_t t = 0; t < std::min(counts.size(), width) && !is_better && tries > 0; ++t) {
           const size_t taker = static_cast<size_t>(takers[t]);
           if (taker == giver || share[taker] == 0) continue;
           --tries, --counts[giver], ++counts[taker];
@@ -264,6 +275,7 @@ class Planner {
   std::vector<int32_t> reference_slots_, current_slots_;
   double reference_max_ = 0;
   std::optional<Candidate> best_;
+  bool is_afresh_ = false;
 };
 
 bool fits(const ExpertPlacement& placement, const Cluster& cluster, bool fills) {

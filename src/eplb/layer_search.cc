@@ -17,6 +17,9 @@ constexpr double kLeastGain = 1e-9;
 // A step that gains this part of the most that one with a further rank could is taken at once.
 constexpr double kGoodStep = 0.8;
 
+// With more slots a rank single swaps are fine enough, and double ones too many.
+constexpr int32_t kMostForDoubleSwaps = 16;
+
 // f(rank) for each set bit.
 template <typename F>
 void for_each_rank(const uint64_t* words, int32_t num_words, F&& f) {
@@ -260,6 +263,39 @@ void LayerSearch::consider_swaps(Step* best) const {
   }
 }
 
+// Up to two replicas of the fullest rank against up to two of another: many more differences than of one against one.
+void LayerSearch::consider_double_swaps(Step* best) const {
+  if (per_rank_ > kMostForDoubleSwaps) return;
+  const int32_t full = by_load_.back(), mine = used_[static_cast<size_t>(full)];
+  const int32_t* my = slots_.data() + full * per_rank_;
+  const auto share = [&](int32_t e) { return e == kEmptySlot ? 0.0 : share_[static_cast<size_t>(e)]; };
+  for (int32_t i = 0; i + 1 < ranks_; ++i) {
+    const int32_t other = by_load_[static_cast<size_t>(i)], theirs = used_[static_cast<size_t>(other)];
+    const int32_t* their = slots_.data() + other * per_rank_;
+    const double other_load = rank_load_[static_cast<size_t>(other)];
+    if ((max_load() - other_load) / 2 <= best->score) return;
+    // -1 as an index: none.
+    for (int32_t x = 0; x < mine; ++x)
+      for (int32_t x2 = -1; x2 < x; ++x2) {
+        const int32_t out = my[x], out2 = x2 < 0 ? kEmptySlot : my[x2];
+        if (holds(other, out) || (x2 >= 0 && holds(other, out2))) continue;
+        const double leaving = share(out) + share(out2);
+        for (int32_t y = -1; y < theirs; ++y)
+          for (int32_t y2 = -1; y2 < std::max(y, 0); ++y2) {
+            const int32_t in = y < 0 ? kEmptySlot : their[y], in2 = y2 < 0 ? kEmptySlot : their[y2];
+            const double difference = leaving - share(in) - share(in2);
+            const double new_max = std::max(max_load() - difference, other_load + difference);
+            if (max_load() - new_max <= best->score) continue;
+            if ((y >= 0 && holds(full, in)) || (y2 >= 0 && holds(full, in2))) continue;
+            const int32_t more = 1 + (x2 >= 0) - (y >= 0) - (y2 >= 0);
+            if (theirs + more > per_rank_ || mine - more > per_rank_) continue;
+            const int price = move_price(full, out, in) + move_price(other, in, out) + (counts_moves_ ? move_price(full, out2, in2) + move_price(other, in2, out2) : 0);
+            offer({.new_max = new_max, .rank = full, .other = other, .out = out, .in = in, .out2 = out2, .in2 = in2, .is_swap = true}, counts_moves_ ? price : 1, best);
+          }
+      }
+  }
+}
+
 // One more replica of an expert of the fullest rank on `rank`, in an empty slot or in that of a replica of another
 // expert, whose others then carry more.
 void LayerSearch::consider_replica(int32_t expert, int32_t rank, Step* best) const {
@@ -299,10 +335,14 @@ void LayerSearch::consider_replicas(Step* best) const {
 
 void LayerSearch::apply(const Step& step) {
   if (step.is_swap) {
-    take(step.rank, step.out);
-    if (step.in != kEmptySlot) take(step.other, step.in);
-    put(step.other, step.out);
-    if (step.in != kEmptySlot) put(step.rank, step.in);
+    for (const int32_t e : {step.out, step.out2})
+      if (e != kEmptySlot) take(step.rank, e);
+    for (const int32_t e : {step.in, step.in2})
+      if (e != kEmptySlot) take(step.other, e);
+    for (const int32_t e : {step.out, step.out2})
+      if (e != kEmptySlot) put(step.other, e);
+    for (const int32_t e : {step.in, step.in2})
+      if (e != kEmptySlot) put(step.rank, e);
     moved_rank(step.rank);
     moved_rank(step.other);
     return;
@@ -334,6 +374,7 @@ void LayerSearch::improve(const Limits& limits) {
     Step best;
     consider_swaps(&best);
     if (best.rank < 0 || counts_moves_) consider_replicas(&best);
+    if (best.rank < 0 && max_load() > limits.must_reach) consider_double_swaps(&best);
     if (best.rank < 0) break;
     apply(best);
     note();

@@ -25,7 +25,8 @@ class LayerSearch {
   void repair(std::span<const int32_t> slots, std::span<const int32_t> counts);
 
   // Steps until the fullest rank has at most `enough`, or none is left, or max_steps were made. With rows_per_move > 0
-  // goes back to the step at which the fullest rank was shortened most for its price, but not above must_reach.
+  // goes back to the step at which the fullest rank was shortened most for its price, but not above must_reach. Above
+  // must_reach it also tries what takes long.
   struct Limits {
     double enough = 0, must_reach = 0, rows_per_move = 0;
     int max_steps = 0;
@@ -44,7 +45,8 @@ class LayerSearch {
     double new_max = 0;  // the largest of the loads it changes
     double score = 0;    // rows gained, for each replica moved
     int32_t rank = -1, other = -1;
-    int32_t out = -1, in = -1;  // experts: `out` leaves rank, `in` comes to it
+    int32_t out = -1, in = -1;    // experts: `out` leaves rank, `in` comes to it
+    int32_t out2 = -1, in2 = -1;  // of a swap: second ones
     bool is_swap = false;
   };
   bool holds(int32_t rank, int32_t expert) const { return held_[static_cast<size_t>(expert * words_ + (rank >> 6))] >> (rank & 63) & 1; }
@@ -60,6 +62,7 @@ class LayerSearch {
   void moved_rank(int32_t rank);  // its load changed
   void place(int32_t expert);
   void consider_swaps(Step* best) const;
+  void consider_double_swaps(Step* best) const;
   void consider_replicas(Step* best) const;
   void consider_replica(int32_t expert, int32_t rank, Step* best) const;
   int move_price(int32_t rank, int32_t out, int32_t in) const;
