@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -27,9 +28,12 @@ constexpr double kRounding = 1 + 1e-12;
 
 void check_load(std::span<const double> load, const Cluster& cluster) {
   check_cluster(cluster);
-  if (static_cast<int64_t>(load.size()) != cluster.num_experts) throw invalid_input("load: expected {} experts, found {}; give one number for each", cluster.num_experts, load.size());
+  if (static_cast<int64_t>(load.size()) != cluster.num_experts)
+    throw invalid_input("load: expected {} experts, found {}; give one number for each", cluster.num_experts,
+                        load.size());
   for (const double l : load)
-    if (!(l >= 0) || !std::isfinite(l)) throw invalid_input("load: expected finite numbers of rows, none below 0, found {}; correct it", l);
+    if (!(l >= 0) || !std::isfinite(l))
+      throw invalid_input("load: expected finite numbers of rows, none below 0, found {}; correct it", l);
 }
 
 double max_rank_load(std::span<const int32_t> slots, std::span<const double> load, const Cluster& cluster) {
@@ -49,25 +53,32 @@ double max_rank_load(std::span<const int32_t> slots, std::span<const double> loa
 
 // Second replicas of an expert on a rank become empty slots.
 std::vector<int32_t> without_doubled(std::span<const int32_t> slots, const Cluster& cluster) {
-  std::vector<int32_t> out(slots.begin(), slots.end());
-  const size_t per_rank = static_cast<size_t>(cluster.slots_per_rank());
-  for (size_t i = 0; i < out.size(); ++i)
-    for (size_t j = i / per_rank * per_rank; j < i; ++j)
-      if (out[j] == out[i]) out[i] = kEmptySlot;
+  std::vector<int32_t> out(slots.begin(), slots.end()), last_rank(static_cast<size_t>(cluster.num_experts), -1);
+  const int32_t per_rank = static_cast<int32_t>(cluster.slots_per_rank());
+  for (int32_t rank = 0; rank < cluster.ranks; ++rank)
+    for (int32_t s = rank * per_rank; s < (rank + 1) * per_rank; ++s) {
+      int32_t& e = out[static_cast<size_t>(s)];
+      if (e != kEmptySlot && std::exchange(last_rank[static_cast<size_t>(e)], rank) == rank) e = kEmptySlot;
+    }
   return out;
 }
 
-// Ranks of `slots` renumbered so that most of their experts are where they were in `from`: pairs with most in common first.
+// Ranks of `slots` renumbered so that most of their experts are where they were in `from`: pairs with most in common
+// first.
 std::vector<int32_t> renumbered(std::span<const int32_t> slots, const ExpertPlacement& from) {
   const int ranks = from.ep();
   const int64_t per_rank = from.slots_per_rank();
   std::vector<int32_t> common(static_cast<size_t>(ranks) * static_cast<size_t>(ranks));
   for (size_t s = 0; s < slots.size(); ++s)
     if (slots[s] != kEmptySlot)
-      for (const int32_t old : from.expert_to_slots(slots[s])) ++common[s / static_cast<size_t>(per_rank) * static_cast<size_t>(ranks) + static_cast<size_t>(from.rank_of_slot(old))];
+      for (const int32_t old : from.expert_to_slots(slots[s]))
+        ++common[s / static_cast<size_t>(per_rank) * static_cast<size_t>(ranks) +
+                 static_cast<size_t>(from.rank_of_slot(old))];
   std::vector<int32_t> pairs(common.size());
   std::iota(pairs.begin(), pairs.end(), 0);
-  std::stable_sort(pairs.begin(), pairs.end(), [&](int32_t a, int32_t b) { return common[static_cast<size_t>(a)] > common[static_cast<size_t>(b)]; });
+  std::stable_sort(pairs.begin(), pairs.end(), [&](int32_t a, int32_t b) {
+    return common[static_cast<size_t>(a)] > common[static_cast<size_t>(b)];
+  });
   std::vector<int32_t> new_number(static_cast<size_t>(ranks), -1);
   std::vector<bool> is_taken(static_cast<size_t>(ranks));
   for (const int32_t pair : pairs) {
@@ -78,7 +89,8 @@ std::vector<int32_t> renumbered(std::span<const int32_t> slots, const ExpertPlac
   }
   std::vector<int32_t> out(slots.size());
   for (size_t s = 0; s < slots.size(); ++s)
-    out[static_cast<size_t>(new_number[s / static_cast<size_t>(per_rank)] * per_rank) + s % static_cast<size_t>(per_rank)] = slots[s];
+    out[static_cast<size_t>(new_number[s / static_cast<size_t>(per_rank)] * per_rank) +
+        s % static_cast<size_t>(per_rank)] = slots[s];
   return out;
 }
 
@@ -87,9 +99,12 @@ std::vector<int32_t> in_old_slots(std::span<const int32_t> slots, const ExpertPl
   const size_t per_rank = static_cast<size_t>(from.slots_per_rank());
   std::vector<int32_t> out(slots.size(), kEmptySlot), coming;
   for (size_t first = 0; first < slots.size(); first += per_rank) {
-    coming.assign(slots.begin() + static_cast<std::ptrdiff_t>(first), slots.begin() + static_cast<std::ptrdiff_t>(first + per_rank));
+    coming.assign(slots.begin() + static_cast<std::ptrdiff_t>(first),
+                  slots.begin() + static_cast<std::ptrdiff_t>(first + per_rank));
     for (size_t s = first; s < first + per_rank; ++s) {
-      const auto found = from.slot_to_expert()[s] == kEmptySlot ? coming.end() : std::find(coming.begin(), coming.end(), from.slot_to_expert()[s]);
+      const auto found = from.slot_to_expert()[s] == kEmptySlot
+                             ? coming.end()
+                             : std::find(coming.begin(), coming.end(), from.slot_to_expert()[s]);
       if (found == coming.end()) continue;
       out[s] = *found;
       coming.erase(found);
@@ -108,7 +123,8 @@ int64_t moved(std::span<const int32_t> from, std::span<const int32_t> to, int64_
   int64_t out = 0;
   for (size_t first = 0; first < to.size(); first += static_cast<size_t>(per_rank)) {
     const auto had = from.subspan(first, static_cast<size_t>(per_rank));
-    for (const int32_t e : to.subspan(first, static_cast<size_t>(per_rank))) out += e != kEmptySlot && std::find(had.begin(), had.end(), e) == had.end();
+    for (const int32_t e : to.subspan(first, static_cast<size_t>(per_rank)))
+      out += e != kEmptySlot && std::find(had.begin(), had.end(), e) == had.end();
   }
   return out;
 }
@@ -161,7 +177,9 @@ class Planner {
     if (rules.fill_all_slots) cluster.num_replicas = cluster.ranks * cluster.slots_per_rank();
     return cluster;
   }
-  double must_reach() const { return rules_.reach_reference ? reference_max_ * kRounding : std::numeric_limits<double>::infinity(); }
+  double must_reach() const {
+    return rules_.reach_reference ? reference_max_ * kRounding : std::numeric_limits<double>::infinity();
+  }
   double enough() const { return std::min(search_.mean_load() / rules_.good_enough, must_reach()); }
   double rows_per_move() const {
     if (!current_) return 0;
@@ -188,10 +206,16 @@ class Planner {
     if (!best_ || is_better(c, *best_)) best_ = std::move(c);
   }
   void offer_found() { offer({search_.slots().begin(), search_.slots().end()}); }
-  void offer_renumbered() { offer(current_ ? renumbered(search_.slots(), *current_) : std::vector<int32_t>(search_.slots().begin(), search_.slots().end())); }
+  void offer_renumbered() {
+    offer(current_ ? renumbered(search_.slots(), *current_)
+                   : std::vector<int32_t>(search_.slots().begin(), search_.slots().end()));
+  }
 
   void improve(double enough) {
-    search_.improve({.enough = enough, .must_reach = must_reach(), .rows_per_move = is_afresh_ ? 0 : rows_per_move(), .max_steps = max_steps()});
+    search_.improve({.enough = enough,
+                     .must_reach = must_reach(),
+                     .rows_per_move = is_afresh_ ? 0 : rows_per_move(),
+                     .max_steps = max_steps()});
   }
 
   void from_current() {
@@ -219,20 +243,20 @@ class Planner {
       offer_renumbered();
     };
     const bool is_filled = std::find(slots.begin(), slots.end(), kEmptySlot) == slots.end() || !rules_.fill_all_slots;
-    std::vector<int32_t> counts = this->counts();
     if (!slots.empty() && slots == reference_slots_ && is_filled) {
       from_reference();
     } else {
-      search_.build(counts);
+      search_.build(counts());
       improve(even);
       offer_renumbered();
       if (best_->max > must_reach()) from_reference();
     }
-    if (best_->max > search_.mean_load() / kWorthOtherCounts || best_->max > must_reach()) with_other_counts(counts, even);
+    if (best_->max > search_.mean_load() / kWorthOtherCounts || best_->max > must_reach())
+      with_other_counts(counts(), even);
   }
 
-  // Where ranks have few slots, what limits them is which expert has one replica more: an expert with a large share gets
-  // one of an expert that would not be much larger with one fewer.
+  // Where ranks have few slots, what limits them is which expert has one replica more: an expert with a large share
+  // gets one of an expert that would not be much larger with one fewer.
   void with_other_counts(std::vector<int32_t> counts, double even) {
     search_.build(counts);
     improve(even);
@@ -245,7 +269,8 @@ class Planner {
       std::vector<float> share(counts.size()), with_fewer(counts.size());
       for (size_t e = 0; e < counts.size(); ++e) {
         share[e] = counts[e] < cluster_.ranks ? static_cast<float>(load_[e] / counts[e]) : 0.0f;
-        with_fewer[e] = counts[e] > 1 ? static_cast<float>(load_[e] / (counts[e] - 1)) : std::numeric_limits<float>::max();
+        with_fewer[e] =
+            counts[e] > 1 ? static_cast<float>(load_[e] / (counts[e] - 1)) : std::numeric_limits<float>::max();
       }
       const std::vector<int32_t> givers = falling_order(with_fewer), takers = falling_order(share);
       for (size_t g = 0; g < std::min(counts.size(), width) && !is_better; ++g) {
@@ -281,18 +306,24 @@ class Planner {
 bool fits(const ExpertPlacement& placement, const Cluster& cluster, bool fills) {
   int64_t placed = 0;
   for (const int32_t e : placement.slot_to_expert()) placed += e != kEmptySlot;
-  return placement.num_experts() == cluster.num_experts && placement.ep() == cluster.ranks && placement.slots_per_rank() == cluster.slots_per_rank() && (fills || placed <= cluster.num_replicas);
+  return placement.num_experts() == cluster.num_experts && placement.ep() == cluster.ranks &&
+         placement.slots_per_rank() == cluster.slots_per_rank() && (fills || placed <= cluster.num_replicas);
 }
 
 }  // namespace
 
 void check_cluster(const Cluster& c) {
   if (c.num_experts < 1 || c.ranks < 1 || c.nodes < 1 || c.groups < 1)
-    throw invalid_input("expected at least one expert, rank, node and group, found {}, {}, {} and {}; correct them", c.num_experts, c.ranks, c.nodes, c.groups);
-  if (c.num_replicas < c.num_experts) throw invalid_input("expected at least {} slots, one for each expert, found {}; add redundant ones", c.num_experts, c.num_replicas);
+    throw invalid_input("expected at least one expert, rank, node and group, found {}, {}, {} and {}; correct them",
+                        c.num_experts, c.ranks, c.nodes, c.groups);
+  if (c.num_replicas < c.num_experts)
+    throw invalid_input("expected at least {} slots, one for each expert, found {}; add redundant ones", c.num_experts,
+                        c.num_replicas);
   if (c.num_replicas < c.ranks)
-    throw invalid_input("expected at least as many slots as ranks, found {} slots (experts and redundant ones) on {} ranks; add {} redundant experts or take fewer ranks", c.num_replicas,
-                        c.ranks, c.ranks - c.num_replicas);
+    throw invalid_input(
+        "expected at least as many slots as ranks, found {} slots (experts and redundant ones) on {} ranks; add {} "
+        "redundant experts or take fewer ranks",
+        c.num_replicas, c.ranks, c.ranks - c.num_replicas);
 }
 
 ExpertPlacement deepseek(std::span<const double> load, const Cluster& cluster) {
@@ -305,7 +336,8 @@ ExpertPlacement deepseek_hierarchical(std::span<const double> load, const Cluste
   return ExpertPlacement(cluster.num_experts, cluster.ranks, deepseek_slots(load, cluster, true));
 }
 
-LayerPlan cadre(std::span<const double> load, const Cluster& cluster, const ExpertPlacement* current, const MoveRules& rules) {
+LayerPlan cadre(std::span<const double> load, const Cluster& cluster, const ExpertPlacement* current,
+                const MoveRules& rules) {
   check_load(load, cluster);
   if (current && !fits(*current, cluster, rules.fill_all_slots)) current = nullptr;
   const double total = std::accumulate(load.begin(), load.end(), 0.0);
@@ -322,11 +354,14 @@ LayerPlan cadre(std::span<const double> load, const Cluster& cluster, const Expe
 }
 
 std::vector<double> rank_loads(const ExpertPlacement& placement, std::span<const double> load) {
-  CADRE_CHECK(static_cast<int64_t>(load.size()) == placement.num_experts(), "{} experts of {}", load.size(), placement.num_experts());
+  CADRE_CHECK(static_cast<int64_t>(load.size()) == placement.num_experts(), "{} experts of {}", load.size(),
+              placement.num_experts());
   std::vector<double> out(static_cast<size_t>(placement.ep()));
   for (size_t s = 0; s < placement.slot_to_expert().size(); ++s) {
     const int32_t e = placement.slot_to_expert()[s];
-    if (e != kEmptySlot) out[static_cast<size_t>(placement.rank_of_slot(static_cast<int64_t>(s)))] += load[static_cast<size_t>(e)] / static_cast<double>(placement.expert_to_slots(e).size());
+    if (e != kEmptySlot)
+      out[static_cast<size_t>(placement.rank_of_slot(static_cast<int64_t>(s)))] +=
+          load[static_cast<size_t>(e)] / static_cast<double>(placement.expert_to_slots(e).size());
   }
   return out;
 }
@@ -336,10 +371,13 @@ double balancedness(std::span<const double> loads) {
   return most == 0 ? 1.0 : std::accumulate(loads.begin(), loads.end(), 0.0) / static_cast<double>(loads.size()) / most;
 }
 
-double balancedness(const ExpertPlacement& placement, std::span<const double> load) { return balancedness(rank_loads(placement, load)); }
+double balancedness(const ExpertPlacement& placement, std::span<const double> load) {
+  return balancedness(rank_loads(placement, load));
+}
 
 int64_t moved_slots(const ExpertPlacement& from, const ExpertPlacement& to) {
-  CADRE_CHECK(from.ep() == to.ep() && from.slots_per_rank() == to.slots_per_rank(), "placements of {} and {} ranks", from.ep(), to.ep());
+  CADRE_CHECK(from.ep() == to.ep() && from.slots_per_rank() == to.slots_per_rank(), "placements of {} and {} ranks",
+              from.ep(), to.ep());
   return moved(from.slot_to_expert(), to.slot_to_expert(), to.slots_per_rank());
 }
 
@@ -354,9 +392,12 @@ bool has_doubled(const ExpertPlacement& placement) {
 
 std::string_view name_of(Algorithm algorithm) {
   switch (algorithm) {
-    case Algorithm::kCadre: return "cadre";
-    case Algorithm::kDeepseek: return "deepseek";
-    case Algorithm::kDeepseekHierarchical: return "deepseek_hierarchical";
+    case Algorithm::kCadre:
+      return "cadre";
+    case Algorithm::kDeepseek:
+      return "deepseek";
+    case Algorithm::kDeepseekHierarchical:
+      return "deepseek_hierarchical";
   }
   return "?";
 }
@@ -364,7 +405,8 @@ std::string_view name_of(Algorithm algorithm) {
 Algorithm parse_algorithm(std::string_view name) {
   for (const Algorithm a : {Algorithm::kCadre, Algorithm::kDeepseek, Algorithm::kDeepseekHierarchical})
     if (name == name_of(a)) return a;
-  throw invalid_input("expected the algorithm cadre, deepseek or deepseek_hierarchical, found {}; give one of them", quoted(name));
+  throw invalid_input("expected the algorithm cadre, deepseek or deepseek_hierarchical, found {}; give one of them",
+                      quoted(name));
 }
 
 }  // namespace cadre::eplb

@@ -26,10 +26,11 @@ struct Cluster {
 // Throws Error unless every expert gets a slot and every rank can hold one.
 void check_cluster(const Cluster& cluster);
 
-// DeepSeek's published balancer (github.com/deepseek-ai/EPLB, README), global policy: give each spare slot to the expert
-// with the most load per replica, then pack the replicas, heaviest first, onto the least loaded rank with a free slot.
-// In float32, as published, so that ties and roundings fall alike. Slots of a rank are in the order of packing. Counts
-// that do not divide evenly, which it refuses, are packed with the same rule into ceil(num_replicas / ranks) slots.
+// DeepSeek's published balancer (github.com/deepseek-ai/EPLB, README), global policy: give each spare slot to the
+// expert with the most load per replica, then pack the replicas, heaviest first, onto the least loaded rank with a free
+// slot. In float32, as published, so that ties and roundings fall alike. Slots of a rank are in the order of packing.
+// Counts that do not divide evenly, which it refuses, are packed with the same rule into ceil(num_replicas / ranks)
+// slots.
 ExpertPlacement deepseek(std::span<const double> load, const Cluster& cluster);
 
 // Its policy for group-limited routing: groups are packed onto nodes, spare slots given out within each node, and
@@ -53,14 +54,15 @@ struct MoveRules {
 
 struct LayerPlan {
   ExpertPlacement placement;
-  int64_t moved = 0;             // slots whose expert has to be sent to their rank; 0 without `current`
-  double balancedness = 1;       // of `placement` under the load
-  double reference = 1;          // of the better of the published algorithms; 1 where reach_reference is off
+  int64_t moved = 0;        // slots whose expert has to be sent to their rank; 0 without `current`
+  double balancedness = 1;  // of `placement` under the load
+  double reference = 1;     // of the better of the published algorithms; 1 where reach_reference is off
 };
 
-// Our own: from `current` it changes as few slots as buy balance; without one it starts afresh. Never two replicas of an
-// expert on one rank. A current placement of another shape counts as none. A layer without load keeps its placement.
-LayerPlan cadre(std::span<const double> load, const Cluster& cluster, const ExpertPlacement* current = nullptr, const MoveRules& rules = {});
+// Our own: from `current` it changes as few slots as buy balance; without one it starts afresh. Never two replicas of
+// an expert on one rank. A current placement of another shape counts as none. A layer without load keeps its placement.
+LayerPlan cadre(std::span<const double> load, const Cluster& cluster, const ExpertPlacement* current = nullptr,
+                const MoveRules& rules = {});
 
 // Load of each rank when every replica of an expert takes the same share: [ranks].
 std::vector<double> rank_loads(const ExpertPlacement& placement, std::span<const double> load);

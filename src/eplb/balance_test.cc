@@ -20,7 +20,8 @@ constexpr double kRounding = 1e-9;
 std::vector<double> skewed_load(Rng& rng, int64_t experts) {
   std::vector<double> out(static_cast<size_t>(experts));
   const double skew = 4 * rng.uniform();  // from even to a few hot ones
-  for (double& l : out) l = std::floor(1000 * std::exp(skew * (rng.uniform() + rng.uniform() + rng.uniform() - 1.5) * 2));
+  for (double& l : out)
+    l = std::floor(1000 * std::exp(skew * (rng.uniform() + rng.uniform() + rng.uniform() - 1.5) * 2));
   if (rng.below(8) == 0)
     for (double& l : out)
       if (rng.below(3) != 0) l = 0;
@@ -38,7 +39,8 @@ Cluster random_cluster(Rng& rng) {
 
 // Slots of one layer, moves some experts' load elsewhere.
 std::vector<double> shifted(Rng& rng, std::vector<double> load) {
-  for (size_t i = 0; i < load.size() / 4 + 1; ++i) std::swap(load[rng.below(static_cast<uint32_t>(load.size()))], load[rng.below(static_cast<uint32_t>(load.size()))]);
+  for (size_t i = 0; i < load.size() / 4 + 1; ++i)
+    std::swap(load[rng.below(static_cast<uint32_t>(load.size()))], load[rng.below(static_cast<uint32_t>(load.size()))]);
   return load;
 }
 
@@ -55,11 +57,12 @@ TEST(Deepseek, GivesThePublishedExample) {
 }
 
 TEST(Deepseek, ReplicatesAndPacksByHand) {
-  // Spare slots: to 90, which is 45 twice, then to 60. Packed 45, 45, 40, 30, 30, 10, each onto the emptier of two ranks
-  // while it has one of its three slots: the second rank gets both replicas of 60.
+  // Spare slots: to 90, which is 45 twice, then to 60. Packed 45, 45, 40, 30, 30, 10, each onto the emptier of two
+  // ranks while it has one of its three slots: the second rank gets both replicas of 60.
   const std::vector<double> load{90, 40, 60, 10};
   const ExpertPlacement p = deepseek(load, {.num_experts = 4, .ranks = 2, .num_replicas = 6});
-  EXPECT_EQ(std::vector<int32_t>(p.slot_to_expert().begin(), p.slot_to_expert().end()), (std::vector<int32_t>{0, 1, 3, 0, 2, 2}));
+  EXPECT_EQ(std::vector<int32_t>(p.slot_to_expert().begin(), p.slot_to_expert().end()),
+            (std::vector<int32_t>{0, 1, 3, 0, 2, 2}));
   EXPECT_EQ(rank_loads(p, load), (std::vector<double>{95, 105}));
   EXPECT_TRUE(has_doubled(p));
 }
@@ -118,7 +121,8 @@ TEST(Cadre, IsValidEvenAndRepeatableAfresh) {
     // that cadre is bound not to copy.
     if (plan.balancedness >= balancedness(published, load) - kRounding) continue;
     ++below;
-    EXPECT_TRUE(has_doubled(published)) << i << ": " << c.num_experts << " experts, " << c.num_replicas << " slots, " << c.ranks << " ranks";
+    EXPECT_TRUE(has_doubled(published)) << i << ": " << c.num_experts << " experts, " << c.num_replicas << " slots, "
+                                        << c.ranks << " ranks";
   }
   EXPECT_LE(below, kCases / 50);
 }
@@ -127,7 +131,11 @@ TEST(Cadre, IsAtLeastAsBalancedAsTheHierarchy) {
   SCOPED_TRACE(testing::seed());
   Rng rng(testing::seed());
   for (int i = 0; i < 200; ++i) {
-    const Cluster c{.num_experts = 64, .ranks = 8, .num_replicas = 64 + 8 * static_cast<int64_t>(rng.below(4)), .nodes = 2, .groups = 8};
+    const Cluster c{.num_experts = 64,
+                    .ranks = 8,
+                    .num_replicas = 64 + 8 * static_cast<int64_t>(rng.below(4)),
+                    .nodes = 2,
+                    .groups = 8};
     const std::vector<double> load = skewed_load(rng, c.num_experts);
     const ExpertPlacement published = deepseek_hierarchical(load, c);
     if (has_doubled(published)) continue;
@@ -223,11 +231,25 @@ TEST(Balance, RefusesWhatItCannotPlan) {
     return std::string("nothing was refused");
   };
   const std::vector<double> load{1, 2, 3, 4};
-  EXPECT_NE(refusal([&] { deepseek(load, {.num_experts = 4, .ranks = 6, .num_replicas = 4}); }).find("at least as many slots as ranks"), std::string::npos);
-  EXPECT_NE(refusal([&] { cadre(load, {.num_experts = 4, .ranks = 2, .num_replicas = 3}); }).find("one for each expert"), std::string::npos);
-  EXPECT_NE(refusal([&] { cadre(load, {.num_experts = 5, .ranks = 2, .num_replicas = 6}); }).find("expected 5 experts, found 4"), std::string::npos);
-  EXPECT_NE(refusal([&] { cadre(std::vector<double>{1, -1}, {.num_experts = 2, .ranks = 2, .num_replicas = 2}); }).find("none below 0"), std::string::npos);
-  EXPECT_NE(refusal([&] { cadre(std::vector<double>{1, NAN}, {.num_experts = 2, .ranks = 2, .num_replicas = 2}); }).find("finite"), std::string::npos);
+  EXPECT_NE(refusal([&] {
+              deepseek(load, {.num_experts = 4, .ranks = 6, .num_replicas = 4});
+            }).find("at least as many slots as ranks"),
+            std::string::npos);
+  EXPECT_NE(
+      refusal([&] { cadre(load, {.num_experts = 4, .ranks = 2, .num_replicas = 3}); }).find("one for each expert"),
+      std::string::npos);
+  EXPECT_NE(refusal([&] {
+              cadre(load, {.num_experts = 5, .ranks = 2, .num_replicas = 6});
+            }).find("expected 5 experts, found 4"),
+            std::string::npos);
+  EXPECT_NE(refusal([&] {
+              cadre(std::vector<double>{1, -1}, {.num_experts = 2, .ranks = 2, .num_replicas = 2});
+            }).find("none below 0"),
+            std::string::npos);
+  EXPECT_NE(refusal([&] {
+              cadre(std::vector<double>{1, NAN}, {.num_experts = 2, .ranks = 2, .num_replicas = 2});
+            }).find("finite"),
+            std::string::npos);
   EXPECT_NE(refusal([&] { parse_algorithm("best"); }).find("deepseek_hierarchical"), std::string::npos);
 }
 
@@ -243,7 +265,9 @@ void expect_never_below(const LoadSeries& series, std::span<const int> ranks, st
           const auto load = series.of(s, l);
           const LayerPlan plan = cadre(load, c);
           const double published = balancedness(deepseek(load, c), load);
-          EXPECT_GE(plan.balancedness, published - kRounding) << r << " ranks, " << extra << " redundant, " << series.steps[static_cast<size_t>(s)].name << ", layer " << l;
+          EXPECT_GE(plan.balancedness, published - kRounding)
+              << r << " ranks, " << extra << " redundant, " << series.steps[static_cast<size_t>(s)].name << ", layer "
+              << l;
           mean += plan.balancedness, published_mean += published;
         }
       const double layers = static_cast<double>(series.num_layers()) * static_cast<double>(series.steps.size());
@@ -275,8 +299,12 @@ TEST(Cadre, IsNeverBelowThePublishedAlgorithmOnSmallerModels) {
   const int ranks[] = {2, 4, 8, 12, 16};
   const int64_t redundant[] = {0, 8, 16};
   expect_never_below(read_load(loads / "demo_model_by_domain.json"), ranks, redundant);
-  expect_never_below(read_load(loads / "olmoe_paper" / "expert_counts.jsonl", {.only = {{"model", "OLMoE-1B-7B"}, {"kind", "topk"}}}), ranks, redundant);
-  expect_never_below(read_load(loads / "gptoss20b_tokens" / "counts_by_category.jsonl", {.only = {{"dataset", "gpqa_diamond"}}}), ranks, redundant);
+  expect_never_below(
+      read_load(loads / "olmoe_paper" / "expert_counts.jsonl", {.only = {{"model", "OLMoE-1B-7B"}, {"kind", "topk"}}}),
+      ranks, redundant);
+  expect_never_below(
+      read_load(loads / "gptoss20b_tokens" / "counts_by_category.jsonl", {.only = {{"dataset", "gpqa_diamond"}}}),
+      ranks, redundant);
 }
 
 }  // namespace

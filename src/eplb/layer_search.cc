@@ -30,10 +30,21 @@ void for_each_rank(const uint64_t* words, int32_t num_words, F&& f) {
 }  // namespace
 
 LayerSearch::LayerSearch(std::span<const double> load, const Cluster& cluster)
-    : load_(load.begin(), load.end()), ranks_(cluster.ranks), per_rank_(static_cast<int32_t>(cluster.slots_per_rank())), words_((cluster.ranks + 63) / 64),
-      num_replicas_(cluster.num_replicas), mean_(std::accumulate(load.begin(), load.end(), 0.0) / cluster.ranks),
-      slots_(static_cast<size_t>(ranks_ * per_rank_)), used_(static_cast<size_t>(ranks_)), count_(load_.size()), share_(load_.size()), more_without_one_(load_.size()),
-      rank_load_(static_cast<size_t>(ranks_)), held_(load_.size() * static_cast<size_t>(words_)), by_load_(static_cast<size_t>(ranks_)), place_in_(static_cast<size_t>(ranks_)) {}
+    : load_(load.begin(), load.end()),
+      ranks_(cluster.ranks),
+      per_rank_(static_cast<int32_t>(cluster.slots_per_rank())),
+      words_((cluster.ranks + 63) / 64),
+      num_replicas_(cluster.num_replicas),
+      mean_(std::accumulate(load.begin(), load.end(), 0.0) / cluster.ranks),
+      slots_(static_cast<size_t>(ranks_ * per_rank_)),
+      used_(static_cast<size_t>(ranks_)),
+      count_(load_.size()),
+      share_(load_.size()),
+      more_without_one_(load_.size()),
+      rank_load_(static_cast<size_t>(ranks_)),
+      held_(load_.size() * static_cast<size_t>(words_)),
+      by_load_(static_cast<size_t>(ranks_)),
+      place_in_(static_cast<size_t>(ranks_)) {}
 
 void LayerSearch::clear() {
   std::fill(slots_.begin(), slots_.end(), kEmptySlot);
@@ -78,7 +89,8 @@ void LayerSearch::sort_slots(int32_t rank) {
   for (int32_t i = 1; i < used_[static_cast<size_t>(rank)]; ++i) {
     const int32_t expert = slots[i];
     int32_t at = i;
-    for (; at > 0 && share_[static_cast<size_t>(slots[at - 1])] < share_[static_cast<size_t>(expert)]; --at) slots[at] = slots[at - 1];
+    for (; at > 0 && share_[static_cast<size_t>(slots[at - 1])] < share_[static_cast<size_t>(expert)]; --at)
+      slots[at] = slots[at - 1];
     slots[at] = expert;
   }
 }
@@ -118,7 +130,8 @@ void LayerSearch::set_share(int32_t expert) {
   const int32_t count = count_[static_cast<size_t>(expert)];
   const double share = load_with(expert, count);
   share_[static_cast<size_t>(expert)] = share;
-  more_without_one_[static_cast<size_t>(expert)] = count > 1 ? load_with(expert, count - 1) - share : std::numeric_limits<double>::infinity();
+  more_without_one_[static_cast<size_t>(expert)] =
+      count > 1 ? load_with(expert, count - 1) - share : std::numeric_limits<double>::infinity();
 }
 
 void LayerSearch::set_count(int32_t expert, int32_t count) {
@@ -152,7 +165,9 @@ void LayerSearch::place(int32_t expert) {
         const int32_t y = slots_[static_cast<size_t>(q * per_rank_ + i)];
         if (holds(p, y)) continue;
         const double share = share_[static_cast<size_t>(y)];
-        const double fuller = std::max(rank_load_[static_cast<size_t>(p)] + share, rank_load_[static_cast<size_t>(q)] - share + share_[static_cast<size_t>(expert)]);
+        const double fuller =
+            std::max(rank_load_[static_cast<size_t>(p)] + share,
+                     rank_load_[static_cast<size_t>(q)] - share + share_[static_cast<size_t>(expert)]);
         if (fuller >= best) continue;
         best = fuller, roomy = p, full = q, passed = y;
       }
@@ -160,9 +175,9 @@ void LayerSearch::place(int32_t expert) {
   }
   CADRE_CHECK(roomy >= 0, "no room for a replica of expert {} on {} ranks", expert, ranks_);
   take(full, passed);
-  put(roomy, passed);
   put(full, expert);
   moved_rank(full);
+  put(roomy, passed);
   moved_rank(roomy);
 }
 
@@ -209,7 +224,8 @@ void LayerSearch::repair(std::span<const int32_t> slots, std::span<const int32_t
     const int32_t more = counts[e] - count_[e];
     if (more <= 0) continue;
     set_count(static_cast<int32_t>(e), counts[e]);
-    missing.insert(missing.end(), static_cast<size_t>(more), falling_load_key(static_cast<float>(share_[e]), static_cast<uint32_t>(e)));
+    missing.insert(missing.end(), static_cast<size_t>(more),
+                   falling_load_key(static_cast<float>(share_[e]), static_cast<uint32_t>(e)));
   }
   std::sort(missing.begin(), missing.end());
   for (const uint64_t key : missing) place(static_cast<int32_t>(static_cast<uint32_t>(key)));
@@ -234,7 +250,8 @@ void LayerSearch::offer(Step step, int price, Step* best) const {
 void LayerSearch::consider_swaps(Step* best) const {
   const int32_t full = by_load_.back();
   const double full_load = max_load();
-  const std::span<const int32_t> mine(slots_.data() + full * per_rank_, static_cast<size_t>(used_[static_cast<size_t>(full)]));
+  const std::span<const int32_t> mine(slots_.data() + full * per_rank_,
+                                      static_cast<size_t>(used_[static_cast<size_t>(full)]));
   for (int32_t i = 0; i + 1 < ranks_; ++i) {
     const int32_t other = by_load_[static_cast<size_t>(i)];
     const double other_load = rank_load_[static_cast<size_t>(other)], wanted = (full_load - other_load) / 2;
@@ -289,8 +306,17 @@ void LayerSearch::consider_double_swaps(Step* best) const {
             if ((y >= 0 && holds(full, in)) || (y2 >= 0 && holds(full, in2))) continue;
             const int32_t more = 1 + (x2 >= 0) - (y >= 0) - (y2 >= 0);
             if (theirs + more > per_rank_ || mine - more > per_rank_) continue;
-            const int price = move_price(full, out, in) + move_price(other, in, out) + (counts_moves_ ? move_price(full, out2, in2) + move_price(other, in2, out2) : 0);
-            offer({.new_max = new_max, .rank = full, .other = other, .out = out, .in = in, .out2 = out2, .in2 = in2, .is_swap = true}, counts_moves_ ? price : 1, best);
+            const int price = move_price(full, out, in) + move_price(other, in, out) +
+                              (counts_moves_ ? move_price(full, out2, in2) + move_price(other, in2, out2) : 0);
+            offer({.new_max = new_max,
+                   .rank = full,
+                   .other = other,
+                   .out = out,
+                   .in = in,
+                   .out2 = out2,
+                   .in2 = in2,
+                   .is_swap = true},
+                  counts_moves_ ? price : 1, best);
           }
       }
   }
@@ -299,10 +325,13 @@ void LayerSearch::consider_double_swaps(Step* best) const {
 // One more replica of an expert of the fullest rank on `rank`, in an empty slot or in that of a replica of another
 // expert, whose others then carry more.
 void LayerSearch::consider_replica(int32_t expert, int32_t rank, Step* best) const {
-  const double share = share_[static_cast<size_t>(expert)], new_share = load_with(expert, count_[static_cast<size_t>(expert)] + 1);
-  const double less = share - new_share, with_new = rank_load_[static_cast<size_t>(rank)] + new_share, full_load = max_load() - less;
+  const double share = share_[static_cast<size_t>(expert)],
+               new_share = load_with(expert, count_[static_cast<size_t>(expert)] + 1);
+  const double less = share - new_share, with_new = rank_load_[static_cast<size_t>(rank)] + new_share,
+               full_load = max_load() - less;
   if (used_[static_cast<size_t>(rank)] < per_rank_ && placed_ < num_replicas_)
-    offer({.new_max = std::max(with_new, full_load), .rank = rank, .out = kEmptySlot, .in = expert}, move_price(rank, kEmptySlot, expert), best);
+    offer({.new_max = std::max(with_new, full_load), .rank = rank, .out = kEmptySlot, .in = expert},
+          move_price(rank, kEmptySlot, expert), best);
   const int32_t* slots = slots_.data() + rank * per_rank_;
   for (int32_t i = 0; i < used_[static_cast<size_t>(rank)]; ++i) {
     const int32_t f = slots[i];
@@ -316,7 +345,8 @@ void LayerSearch::consider_replica(int32_t expert, int32_t rank, Step* best) con
       if (r == rank) return;
       new_max = std::max(new_max, rank_load_[static_cast<size_t>(r)] + more - (holds(r, expert) ? less : 0.0));
     });
-    if (max_load() - new_max > best->score) offer({.new_max = new_max, .rank = rank, .out = f, .in = expert}, move_price(rank, f, expert), best);
+    if (max_load() - new_max > best->score)
+      offer({.new_max = new_max, .rank = rank, .out = f, .in = expert}, move_price(rank, f, expert), best);
   }
 }
 
@@ -325,7 +355,8 @@ void LayerSearch::consider_replicas(Step* best) const {
   for (int32_t i = 0; i < used_[static_cast<size_t>(full)]; ++i) {
     const int32_t expert = slots_[static_cast<size_t>(full * per_rank_ + i)];
     if (count_[static_cast<size_t>(expert)] >= ranks_) continue;
-    const double less = share_[static_cast<size_t>(expert)] - load_with(expert, count_[static_cast<size_t>(expert)] + 1);
+    const double less =
+        share_[static_cast<size_t>(expert)] - load_with(expert, count_[static_cast<size_t>(expert)] + 1);
     for (int32_t at = 0; at + 1 < ranks_ && kGoodStep * less > best->score; ++at) {
       const int32_t rank = by_load_[static_cast<size_t>(at)];
       if (!holds(rank, expert)) consider_replica(expert, rank, best);
@@ -335,20 +366,22 @@ void LayerSearch::consider_replicas(Step* best) const {
 
 void LayerSearch::apply(const Step& step) {
   if (step.is_swap) {
+    // One rank after the other: while one is out of order, its new place can be found among the others.
     for (const int32_t e : {step.out, step.out2})
       if (e != kEmptySlot) take(step.rank, e);
+    for (const int32_t e : {step.in, step.in2})
+      if (e != kEmptySlot) put(step.rank, e);
+    moved_rank(step.rank);
     for (const int32_t e : {step.in, step.in2})
       if (e != kEmptySlot) take(step.other, e);
     for (const int32_t e : {step.out, step.out2})
       if (e != kEmptySlot) put(step.other, e);
-    for (const int32_t e : {step.in, step.in2})
-      if (e != kEmptySlot) put(step.rank, e);
-    moved_rank(step.rank);
     moved_rank(step.other);
     return;
   }
   if (step.out != kEmptySlot) {
     take(step.rank, step.out);
+    moved_rank(step.rank);
     set_count(step.out, count_[static_cast<size_t>(step.out)] - 1);
   }
   set_count(step.in, count_[static_cast<size_t>(step.in)] + 1);

@@ -1,6 +1,6 @@
-// A layer's placement that is improved step by step: two replicas swapped, one moved into an empty slot, or a slot given
-// to a replica of another expert. Each step shortens the fullest rank and makes no other rank as full. Deterministic;
-// no allocation but in reset(). Not an interface of the folder.
+// A layer's placement that is improved step by step: two replicas swapped, one moved into an empty slot, or a slot
+// given to a replica of another expert. Each step shortens the fullest rank and makes no other rank as full.
+// Deterministic; no allocation but in reset(). Not an interface of the folder.
 #pragma once
 
 #include <cstdint>
@@ -49,8 +49,12 @@ class LayerSearch {
     int32_t out2 = -1, in2 = -1;  // of a swap: second ones
     bool is_swap = false;
   };
-  bool holds(int32_t rank, int32_t expert) const { return held_[static_cast<size_t>(expert * words_ + (rank >> 6))] >> (rank & 63) & 1; }
-  bool held_at_start(int32_t rank, int32_t expert) const { return !start_.empty() && (start_[static_cast<size_t>(expert * words_ + (rank >> 6))] >> (rank & 63) & 1); }
+  bool holds(int32_t rank, int32_t expert) const {
+    return held_[static_cast<size_t>(expert * words_ + (rank >> 6))] >> (rank & 63) & 1;
+  }
+  bool held_at_start(int32_t rank, int32_t expert) const {
+    return !start_.empty() && (start_[static_cast<size_t>(expert * words_ + (rank >> 6))] >> (rank & 63) & 1);
+  }
   double load_with(int32_t expert, int32_t count) const { return load_[static_cast<size_t>(expert)] / count; }
   void clear();
   void put(int32_t rank, int32_t expert);
@@ -75,9 +79,10 @@ class LayerSearch {
   double mean_ = 0;
   bool counts_moves_ = false;
   std::vector<int32_t> slots_, used_, count_;
-  std::vector<double> share_, more_without_one_, rank_load_;  // share: load of one replica; more: what it gains when one goes
-  std::vector<uint64_t> held_, start_;     // [experts, words]: bit per rank
-  std::vector<int32_t> by_load_, place_in_;        // ranks, emptiest first, and where each stands
+  std::vector<double> share_, more_without_one_,
+      rank_load_;                            // share: load of one replica; more: what it gains when one goes
+  std::vector<uint64_t> held_, start_;       // [experts, words]: bit per rank
+  std::vector<int32_t> by_load_, place_in_;  // ranks, emptiest first, and where each stands
 };
 
 }  // namespace cadre::eplb

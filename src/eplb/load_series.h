@@ -15,9 +15,9 @@
 namespace cadre::eplb {
 
 struct LoadStep {
-  std::string name;           // "step 12", or what the file calls it; empty where it has only one
-  int64_t num_steps = 1;      // forward passes it sums
-  std::vector<double> rows;   // [layers, experts]
+  std::string name;          // "step 12", or what the file calls it; empty where it has only one
+  int64_t num_steps = 1;     // forward passes it sums
+  std::vector<double> rows;  // [layers, experts]
 };
 
 struct LoadSeries {
@@ -27,7 +27,8 @@ struct LoadSeries {
 
   int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
   std::span<const double> of(int64_t step, int64_t layer_idx) const {
-    return std::span(steps[static_cast<size_t>(step)].rows).subspan(static_cast<size_t>(layer_idx * num_experts), static_cast<size_t>(num_experts));
+    return std::span(steps[static_cast<size_t>(step)].rows)
+        .subspan(static_cast<size_t>(layer_idx * num_experts), static_cast<size_t>(num_experts));
   }
   // Sum over steps [first, first + count): [layers, experts].
   std::vector<double> sum(int64_t first, int64_t count) const;
@@ -53,7 +54,7 @@ LoadSeries parse_load(std::string_view text, std::string_view what, const LoadFi
 // What is odd about a load but legal, a sentence each: layers in which one expert has every row.
 std::vector<std::string> remarks(const LoadSeries& series);
 
-// Our own form: a line that names the shape, then a line for each step. read_load(to_json_lines(s)) == s.
+// Our own form: a line that names the shape, then a line for each step. Reads back as it was.
 std::string to_json_lines(const LoadSeries& series);
 
 }  // namespace cadre::eplb

@@ -17,7 +17,7 @@ ModelPlacement trivial_placement(std::span<const int64_t> layers, const Cluster&
 
 struct LayerOutcome {
   int64_t layer = 0;
-  double before = 1, after = 1;                // balancedness
+  double before = 1, after = 1;                  // balancedness
   double fullest_before = 0, fullest_after = 0;  // rows
   int64_t moved = 0;
 };
@@ -50,6 +50,7 @@ struct PlanRequest {
 ModelPlan plan_model(const PlanRequest& request);
 
 // The placements of `layers`, in that order. Throws Error if one is missing or the shape is another.
-ModelPlacement placement_of_layers(const ModelPlacement& placement, std::span<const int64_t> layers, const Cluster& cluster);
+ModelPlacement placement_of_layers(const ModelPlacement& placement, std::span<const int64_t> layers,
+                                   const Cluster& cluster);
 
 }  // namespace cadre::eplb

@@ -17,41 +17,55 @@ struct Reader {
   SlotsOfLayer slots;
 
   void set_ranks(int64_t found) {
-    if (found < 1 || found > 1 << 16) throw invalid_input("{}: expected 1 to {} ranks, found {}; correct it", what, 1 << 16, found);
-    if (shape.ranks != 0 && shape.ranks != found) throw invalid_input("{}: expected a placement over {} ranks, found one over {}; plan for the ranks there are", what, shape.ranks, found);
+    if (found < 1 || found > 1 << 16)
+      throw invalid_input("{}: expected 1 to {} ranks, found {}; correct it", what, 1 << 16, found);
+    if (shape.ranks != 0 && shape.ranks != found)
+      throw invalid_input("{}: expected a placement over {} ranks, found one over {}; plan for the ranks there are",
+                          what, shape.ranks, found);
     shape.ranks = static_cast<int>(found);
   }
   void set_experts(int64_t found) {
-    if (shape.num_experts != 0 && shape.num_experts != found) throw invalid_input("{}: expected {} experts, found {}; is it of this model?", what, shape.num_experts, found);
+    if (shape.num_experts != 0 && shape.num_experts != found)
+      throw invalid_input("{}: expected {} experts, found {}; is it of this model?", what, shape.num_experts, found);
     shape.num_experts = found;
   }
   void add(int64_t layer, std::vector<int32_t> of_layer) {
-    if (!slots.emplace(layer, std::move(of_layer)).second) throw invalid_input("{}: expected each layer once, found layer {} twice; remove one", what, layer);
+    if (!slots.emplace(layer, std::move(of_layer)).second)
+      throw invalid_input("{}: expected each layer once, found layer {} twice; remove one", what, layer);
   }
 };
 
 void append(const Reader& reader, int64_t layer, const json::value& value, std::vector<int32_t>* slots) {
-  if (!value.is_array()) throw invalid_input("{}: layer {}: expected a list of the slots' experts, found {}; correct it", reader.what, layer, describe(value));
+  if (!value.is_array())
+    throw invalid_input("{}: layer {}: expected a list of the slots' experts, found {}; correct it", reader.what, layer,
+                        describe(value));
   for (const json::value& e : value.get_array()) {
     if (!e.is_int64() || e.get_int64() < kEmptySlot || e.get_int64() >= 1 << 16)
-      throw invalid_input("{}: layer {}: expected the id of an expert, or -1 for an empty slot, found {}; correct it", reader.what, layer, describe(e));
+      throw invalid_input("{}: layer {}: expected the id of an expert, or -1 for an empty slot, found {}; correct it",
+                          reader.what, layer, describe(e));
     slots->push_back(static_cast<int32_t>(e.get_int64()));
   }
 }
 
 const json::array& list(const Reader& reader, const JsonObject& object, std::string_view key) {
   const json::array* found = object.maybe_array(key);
-  if (!found || found->empty()) throw invalid_input("{}: expected a list '{}', found {}; is it a placement?", reader.what, key, found ? "an empty one" : "none");
+  if (!found || found->empty())
+    throw invalid_input("{}: expected a list '{}', found {}; is it a placement?", reader.what, key,
+                        found ? "an empty one" : "none");
   return *found;
 }
 
 JsonObject entry(const Reader& reader, const json::value& value) {
-  if (!value.is_object()) throw invalid_input("{}: expected an object for each layer and device, found {}; correct it", reader.what, describe(value));
+  if (!value.is_object())
+    throw invalid_input("{}: expected an object for each layer and device, found {}; correct it", reader.what,
+                        describe(value));
   return {value.get_object(), reader.what};
 }
 
 void read_own(Reader* reader, const JsonObject& object) {
-  if (object.string("format") != "cadre.expert_placement") throw invalid_input("{}: expected the format cadre.expert_placement, found {}; give a placement", reader->what, cadre::quoted(object.string("format")));
+  if (object.string("format") != "cadre.expert_placement")
+    throw invalid_input("{}: expected the format cadre.expert_placement, found {}; give a placement", reader->what,
+                        cadre::quoted(object.string("format")));
   object.integer("version", 1, 1);
   reader->set_ranks(object.integer("ranks", 1, 1 << 16));
   reader->set_experts(object.integer("num_experts", 1, 1 << 16));
@@ -63,7 +77,8 @@ void read_own(Reader* reader, const JsonObject& object) {
     const json::value* found = layer.find("slot_to_expert");
     append(*reader, id, found ? *found : json::value(), &slots);
     if (static_cast<int64_t>(slots.size()) != reader->shape.ranks * slots_per_rank)
-      throw invalid_input("{}: layer {}: expected {} slots, {} on each of {} ranks, found {}; correct them", reader->what, id, reader->shape.ranks * slots_per_rank, slots_per_rank, reader->shape.ranks,
+      throw invalid_input("{}: layer {}: expected {} slots, {} on each of {} ranks, found {}; correct them",
+                          reader->what, id, reader->shape.ranks * slots_per_rank, slots_per_rank, reader->shape.ranks,
                           slots.size());
     reader->add(id, std::move(slots));
   }
@@ -76,14 +91,18 @@ void read_devices(Reader* reader, const JsonObject& object) {
     const int64_t id = layer.integer("layer_id", 0, 1 << 20);
     const json::array& devices = list(*reader, layer, "device_list");
     reader->set_ranks(static_cast<int64_t>(devices.size()));
-    if (const auto count = layer.maybe_integer("device_count", 1, 1 << 16); count && *count != static_cast<int64_t>(devices.size()))
-      throw invalid_input("{}: layer {}: expected {} devices, found {}; correct device_count or the list", reader->what, id, *count, devices.size());
+    if (const auto count = layer.maybe_integer("device_count", 1, 1 << 16);
+        count && *count != static_cast<int64_t>(devices.size()))
+      throw invalid_input("{}: layer {}: expected {} devices, found {}; correct device_count or the list", reader->what,
+                          id, *count, devices.size());
     std::vector<std::vector<int32_t>> of_device(devices.size());
     std::vector<bool> is_seen(devices.size());
     for (const json::value& device_value : devices) {
       const JsonObject device = entry(*reader, device_value);
       const size_t rank = static_cast<size_t>(device.integer("device_id", 0, static_cast<int64_t>(devices.size()) - 1));
-      if (is_seen[rank]) throw invalid_input("{}: layer {}: expected each device once, found device {} twice; correct it", reader->what, id, rank);
+      if (is_seen[rank])
+        throw invalid_input("{}: layer {}: expected each device once, found device {} twice; correct it", reader->what,
+                            id, rank);
       is_seen[rank] = true;
       const json::value* experts = device.find("device_expert");
       append(*reader, id, experts ? *experts : json::value(), &of_device[rank]);
@@ -91,7 +110,10 @@ void read_devices(Reader* reader, const JsonObject& object) {
     std::vector<int32_t> slots;
     for (size_t rank = 0; rank < of_device.size(); ++rank) {
       if (of_device[rank].size() != of_device[0].size())
-        throw invalid_input("{}: layer {}: expected as many slots on every device, found {} on device 0 and {} on device {}; make them equal", reader->what, id, of_device[0].size(), of_device[rank].size(), rank);
+        throw invalid_input(
+            "{}: layer {}: expected as many slots on every device, found {} on device 0 and {} on device {}; make them "
+            "equal",
+            reader->what, id, of_device[0].size(), of_device[rank].size(), rank);
       slots.insert(slots.end(), of_device[rank].begin(), of_device[rank].end());
     }
     reader->add(id, std::move(slots));
@@ -100,7 +122,10 @@ void read_devices(Reader* reader, const JsonObject& object) {
 
 // SGLang's: [layers][slots].
 void read_physical(Reader* reader, const JsonObject& object) {
-  if (reader->shape.ranks == 0) throw invalid_input("{}: expected to be told over how many ranks physical_to_logical_map is, found nothing; say so with --ranks", reader->what);
+  if (reader->shape.ranks == 0)
+    throw invalid_input(
+        "{}: expected to be told over how many ranks physical_to_logical_map is, found nothing; say so with --ranks",
+        reader->what);
   const json::array& layers = list(*reader, object, "physical_to_logical_map");
   for (size_t l = 0; l < layers.size(); ++l) {
     std::vector<int32_t> slots;
@@ -120,7 +145,10 @@ void refuse_doubled(const Reader& reader, int64_t layer, const ExpertPlacement& 
       if (same && doubled < 0) doubled = placement.rank_of_slot(slots[i]);
     }
     if (doubled >= 0 && distinct < placement.ep())
-      throw invalid_input("{}: layer {}: expected the replicas of an expert on ranks of their own, found expert {} twice on rank {}; move one to a rank without it", reader.what, layer, e, doubled);
+      throw invalid_input(
+          "{}: layer {}: expected the replicas of an expert on ranks of their own, found expert {} twice on rank {}; "
+          "move one to a rank without it",
+          reader.what, layer, e, doubled);
   }
 }
 
@@ -133,7 +161,9 @@ ModelPlacement finished(Reader&& reader) {
   ModelPlacement out;
   for (auto& [layer, slots] : reader.slots) {
     if (num_slots == 0) num_slots = slots.size();
-    if (slots.size() != num_slots) throw invalid_input("{}: expected {} slots in every layer, found {} in layer {}; make them equal", reader.what, num_slots, slots.size(), layer);
+    if (slots.size() != num_slots)
+      throw invalid_input("{}: expected {} slots in every layer, found {} in layer {}; make them equal", reader.what,
+                          num_slots, slots.size(), layer);
     out.layers.push_back(layer);
     try {
       out.placements.emplace_back(reader.shape.num_experts, reader.shape.ranks, std::move(slots));
@@ -150,12 +180,21 @@ ModelPlacement finished(Reader&& reader) {
 ModelPlacement parse_placement(std::string_view text, std::string_view what, const PlacementShape& shape) {
   Reader reader{.what = std::string(what), .shape = shape};
   const json::value document = parse_json(text, what);
-  if (!document.is_object()) throw invalid_input("{}: expected a placement, an object, found {}; write one with cadre eplb plan", what, describe(document));
+  if (!document.is_object())
+    throw invalid_input("{}: expected a placement, an object, found {}; write one with cadre eplb plan", what,
+                        describe(document));
   const JsonObject object(document.get_object(), reader.what);
-  if (object.has("format")) read_own(&reader, object);
-  else if (object.has("layer_list")) read_devices(&reader, object);
-  else if (object.has("physical_to_logical_map")) read_physical(&reader, object);
-  else throw invalid_input("{}: expected a placement (format, layer_list or physical_to_logical_map), found none of these keys; write one with cadre eplb plan", what);
+  if (object.has("format"))
+    read_own(&reader, object);
+  else if (object.has("layer_list"))
+    read_devices(&reader, object);
+  else if (object.has("physical_to_logical_map"))
+    read_physical(&reader, object);
+  else
+    throw invalid_input(
+        "{}: expected a placement (format, layer_list or physical_to_logical_map), found none of these keys; write one "
+        "with cadre eplb plan",
+        what);
   return finished(std::move(reader));
 }
 
@@ -165,11 +204,15 @@ ModelPlacement read_placement(const std::filesystem::path& file, const Placement
 
 std::string to_json(const ModelPlacement& placement) {
   const ExpertPlacement& first = placement.placements.at(0);
-  std::string out = fmt::format("{{\"format\": \"cadre.expert_placement\", \"version\": 1, \"num_experts\": {}, \"ranks\": {}, \"slots_per_rank\": {}, \"layers\": [\n", first.num_experts(), first.ep(),
-                                first.slots_per_rank());
+  std::string out = fmt::format(
+      "{{\"format\": \"cadre.expert_placement\", \"version\": 1, \"num_experts\": {}, \"ranks\": {}, "
+      "\"slots_per_rank\": {}, \"layers\": [\n",
+      first.num_experts(), first.ep(), first.slots_per_rank());
   for (size_t l = 0; l < placement.layers.size(); ++l) {
     const auto slots = placement.placements[l].slot_to_expert();
-    out += fmt::format("  {{\"layer\": {}, \"slot_to_expert\": {}}}{}\n", placement.layers[l], json::serialize(json::array(slots.begin(), slots.end())), l + 1 < placement.layers.size() ? "," : "");
+    out += fmt::format("  {{\"layer\": {}, \"slot_to_expert\": {}}}{}\n", placement.layers[l],
+                       json::serialize(json::array(slots.begin(), slots.end())),
+                       l + 1 < placement.layers.size() ? "," : "");
   }
   return out + "]}\n";
 }

@@ -1,5 +1,6 @@
-// Placements as files: our own form, which `cadre eplb plan` writes, and those of other engines. Says what is wrong with
-// one; never returns a placement that lacks an expert or has one twice on a rank while another rank has none of it.
+// Placements as files: our own form, which `cadre eplb plan` writes, and those of other engines. Says what is wrong
+// with one; never returns a placement that lacks an expert or has one twice on a rank while another rank has none of
+// it.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@
 namespace cadre::eplb {
 
 struct ModelPlacement {
-  std::vector<int64_t> layers;  // ids in the model, ascending
+  std::vector<int64_t> layers;              // ids in the model, ascending
   std::vector<ExpertPlacement> placements;  // of each; all of one shape
 
   bool operator==(const ModelPlacement&) const = default;

@@ -27,7 +27,8 @@ void replace_least(std::span<uint64_t> heap, uint64_t key) {
 }
 
 // The experts of some group of ranks, replicated and packed onto them, into slots from first_rank on.
-void place_within(std::span<const int32_t> experts, std::span<const double> load, const Cluster& cluster, Slice ranks, int64_t num_replicas, std::vector<int32_t>* slots) {
+void place_within(std::span<const int32_t> experts, std::span<const double> load, const Cluster& cluster, Slice ranks,
+                  int64_t num_replicas, std::vector<int32_t>* slots) {
   std::vector<float> of_expert(experts.size());
   for (size_t i = 0; i < experts.size(); ++i) of_expert[i] = static_cast<float>(load[static_cast<size_t>(experts[i])]);
   std::vector<int32_t> counts;
@@ -47,7 +48,8 @@ void place_within(std::span<const int32_t> experts, std::span<const double> load
   std::vector<int64_t> used(static_cast<size_t>(ranks.count));
   for (const int32_t i : order) {
     const int64_t rank = pack_of[static_cast<size_t>(i)];
-    (*slots)[static_cast<size_t>((ranks.first + rank) * per_rank + used[static_cast<size_t>(rank)]++)] = experts[static_cast<size_t>(replicas[static_cast<size_t>(i)])];
+    (*slots)[static_cast<size_t>((ranks.first + rank) * per_rank + used[static_cast<size_t>(rank)]++)] =
+        experts[static_cast<size_t>(replicas[static_cast<size_t>(i)])];
   }
 }
 
@@ -55,11 +57,14 @@ void place_within(std::span<const int32_t> experts, std::span<const double> load
 std::vector<std::vector<int32_t>> experts_of_nodes(std::span<const double> load, const Cluster& cluster) {
   const int64_t per_group = cluster.num_experts / cluster.groups;
   std::vector<float> of_group(static_cast<size_t>(cluster.groups));
-  for (int64_t e = 0; e < cluster.num_experts; ++e) of_group[static_cast<size_t>(e / per_group)] += static_cast<float>(load[static_cast<size_t>(e)]);
-  const std::vector<int32_t> order = falling_order(of_group), node_of = pack(of_group, order, cluster.nodes, cluster.groups / cluster.nodes);
+  for (int64_t e = 0; e < cluster.num_experts; ++e)
+    of_group[static_cast<size_t>(e / per_group)] += static_cast<float>(load[static_cast<size_t>(e)]);
+  const std::vector<int32_t> order = falling_order(of_group),
+                             node_of = pack(of_group, order, cluster.nodes, cluster.groups / cluster.nodes);
   std::vector<std::vector<int32_t>> out(static_cast<size_t>(cluster.nodes));
   for (const int32_t g : order)
-    for (int64_t i = 0; i < per_group; ++i) out[static_cast<size_t>(node_of[static_cast<size_t>(g)])].push_back(static_cast<int32_t>(g * per_group + i));
+    for (int64_t i = 0; i < per_group; ++i)
+      out[static_cast<size_t>(node_of[static_cast<size_t>(g)])].push_back(static_cast<int32_t>(g * per_group + i));
   return out;
 }
 
@@ -98,15 +103,17 @@ uint64_t load_key(float load, uint32_t index) { return uint64_t{std::bit_cast<ui
 
 uint64_t falling_load_key(float load, uint32_t index) { return uint64_t{~std::bit_cast<uint32_t>(load)} << 32 | index; }
 
-void Replicator::run(std::span<const float> load, int64_t num_replicas, int64_t max_each, std::vector<int32_t>* counts, std::vector<int32_t>* given) {
-  CADRE_CHECK(num_replicas >= static_cast<int64_t>(load.size()) && max_each >= 1, "{} replicas of {} experts", num_replicas, load.size());
+void Replicator::run(std::span<const float> load, int64_t num_replicas, int64_t max_each, std::vector<int32_t>* counts,
+                     std::vector<int32_t>* given) {
+  CADRE_CHECK(num_replicas >= static_cast<int64_t>(load.size()) && max_each >= 1, "{} replicas of {} experts",
+              num_replicas, load.size());
   counts->assign(load.size(), 1);
   int64_t spare = num_replicas - static_cast<int64_t>(load.size());
   if (spare == 0 || max_each == 1) return;
-  // The largest load per replica is never below the average one, so that experts below the last average get nothing;
-  // not so where max_each holds others back.
-  const bool is_bounded = max_each < num_replicas;
-  const float least = is_bounded ? 0 : std::accumulate(load.begin(), load.end(), 0.0f) / static_cast<float>(num_replicas) * 0.999f;
+  // The largest load per replica is never below the average one, so that experts below the last average get nothing.
+  // Not so where max_each may hold others back.
+  float least = std::accumulate(load.begin(), load.end(), 0.0f) / static_cast<float>(num_replicas) * 0.999f;
+  if (*std::max_element(load.begin(), load.end()) >= least * static_cast<float>(max_each)) least = 0;
   heap_.clear();
   for (size_t e = 0; e < load.size(); ++e)
     if (load[e] >= least) heap_.push_back(falling_load_key(load[e], static_cast<uint32_t>(e)));
@@ -120,7 +127,8 @@ void Replicator::run(std::span<const float> load, int64_t num_replicas, int64_t 
   }
 }
 
-std::vector<int32_t> pack(std::span<const float> load, std::span<const int32_t> order, int64_t num_packs, int64_t room) {
+std::vector<int32_t> pack(std::span<const float> load, std::span<const int32_t> order, int64_t num_packs,
+                          int64_t room) {
   std::vector<int32_t> out(load.size());
   if (room == 1) {
     std::iota(out.begin(), out.end(), 0);
@@ -141,7 +149,8 @@ std::vector<int32_t> pack(std::span<const float> load, std::span<const int32_t> 
 
 std::vector<int32_t> deepseek_slots(std::span<const double> load, const Cluster& cluster, bool hierarchical) {
   std::vector<int32_t> slots(static_cast<size_t>(cluster.ranks * cluster.slots_per_rank()), kEmptySlot);
-  hierarchical = hierarchical && cluster.nodes > 1 && cluster.groups % cluster.nodes == 0 && cluster.num_experts % cluster.groups == 0 && cluster.ranks % cluster.nodes == 0;
+  hierarchical = hierarchical && cluster.nodes > 1 && cluster.groups % cluster.nodes == 0 &&
+                 cluster.num_experts % cluster.groups == 0 && cluster.ranks % cluster.nodes == 0;
   if (!hierarchical) {
     std::vector<int32_t> all(load.size());
     std::iota(all.begin(), all.end(), 0);
@@ -150,7 +159,8 @@ std::vector<int32_t> deepseek_slots(std::span<const double> load, const Cluster&
   }
   const auto experts = experts_of_nodes(load, cluster);
   for (int node = 0; node < cluster.nodes; ++node)
-    place_within(experts[static_cast<size_t>(node)], load, cluster, even_slice(cluster.ranks, cluster.nodes, node), even_slice(cluster.num_replicas, cluster.nodes, node).count, &slots);
+    place_within(experts[static_cast<size_t>(node)], load, cluster, even_slice(cluster.ranks, cluster.nodes, node),
+                 even_slice(cluster.num_replicas, cluster.nodes, node).count, &slots);
   return slots;
 }
 

@@ -15,7 +15,8 @@ namespace cadre::eplb {
 class Replicator {
  public:
   // num_replicas >= load.size()
-  void run(std::span<const float> load, int64_t num_replicas, int64_t max_each, std::vector<int32_t>* counts, std::vector<int32_t>* given = nullptr);
+  void run(std::span<const float> load, int64_t num_replicas, int64_t max_each, std::vector<int32_t>* counts,
+           std::vector<int32_t>* given = nullptr);
 
  private:
   std::vector<uint64_t> heap_;

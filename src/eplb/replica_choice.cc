@@ -8,8 +8,8 @@
 namespace cadre::eplb {
 namespace {
 
-// How far above its lower bound the busiest rank may stay, by how much less than that a sweep lowers it when sweeping on
-// is in vain, and how often at most. Parts of the bound.
+// How far above its lower bound the busiest rank may stay, by how much less than that a sweep lowers it when sweeping
+// on is in vain, and how often at most. Parts of the bound.
 constexpr double kSlack = 0.004, kStall = 0.0005;
 constexpr int kMaxSweeps = 32;
 
@@ -17,9 +17,12 @@ constexpr int kMaxSweeps = 32;
 
 std::string_view name_of(ReplicaChoice choice) {
   switch (choice) {
-    case ReplicaChoice::kStatic: return "static";
-    case ReplicaChoice::kDynamic: return "dynamic";
-    case ReplicaChoice::kWaterFill: return "water_fill";
+    case ReplicaChoice::kStatic:
+      return "static";
+    case ReplicaChoice::kDynamic:
+      return "dynamic";
+    case ReplicaChoice::kWaterFill:
+      return "water_fill";
   }
   return "?";
 }
@@ -31,8 +34,12 @@ ReplicaChoice parse_replica_choice(std::string_view name) {
 }
 
 ReplicaSplit::ReplicaSplit(const ExpertPlacement& placement, ReplicaChoice choice, int nodes)
-    : placement_(placement), choice_(choice), nodes_(nodes >= 1 && placement.ep() % nodes == 0 ? nodes : 1), rank_rows_(static_cast<size_t>(placement.ep())),
-      rows_(static_cast<size_t>(placement.num_experts())), other_rows_(static_cast<size_t>(placement.ep())) {
+    : placement_(placement),
+      choice_(choice),
+      nodes_(nodes >= 1 && placement.ep() % nodes == 0 ? nodes : 1),
+      rank_rows_(static_cast<size_t>(placement.ep())),
+      rows_(static_cast<size_t>(placement.num_experts())),
+      other_rows_(static_cast<size_t>(placement.ep())) {
   for (int64_t e = 0; e < placement.num_experts(); ++e) {
     const int32_t first = static_cast<int32_t>(replica_rank_.size());
     int32_t last_rank = -1;
@@ -44,8 +51,10 @@ ReplicaSplit::ReplicaSplit(const ExpertPlacement& placement, ReplicaChoice choic
     }
     const int32_t count = static_cast<int32_t>(replica_rank_.size()) - first;
     of_expert_.push_back({.expert = static_cast<int32_t>(e), .first = first, .count = count});
-    if (count > 1) sweep_.push_back(of_expert_.back());
-    else singles_.push_back({.expert = static_cast<int32_t>(e), .rank = last_rank});
+    if (count > 1)
+      sweep_.push_back(of_expert_.back());
+    else
+      singles_.push_back({.expert = static_cast<int32_t>(e), .rank = last_rank});
   }
   replica_rows_.resize(replica_rank_.size());
 }
@@ -102,7 +111,8 @@ void ReplicaSplit::split(std::span<const int32_t> rows_of_expert) {
   CADRE_CHECK(total <= INT32_MAX, "{} rows in a batch", total);
   for (const Single& s : singles_) rank_rows_[static_cast<size_t>(s.rank)] += rows_[static_cast<size_t>(s.expert)];
   const int64_t ranks = static_cast<int64_t>(rank_rows_.size());
-  const int64_t bound = std::max<int64_t>((total + ranks - 1) / ranks, *std::max_element(rank_rows_.begin(), rank_rows_.end()));
+  const int64_t bound =
+      std::max<int64_t>((total + ranks - 1) / ranks, *std::max_element(rank_rows_.begin(), rank_rows_.end()));
   // In equal shares, as placements are planned: where the batch is as the load was, there is little left to do.
   for (const Shared& s : sweep_) {
     const int32_t all = rows_[static_cast<size_t>(s.expert)], each = all / s.count;
@@ -129,7 +139,9 @@ void ReplicaSplit::sweep(int32_t bound) {
     last = most;
     for (const Shared& s : sweep_) {
       bool is_over = false;
-      for (int32_t r = s.first; r < s.first + s.count; ++r) is_over |= rank_rows_[static_cast<size_t>(replica_rank_[static_cast<size_t>(r)])] > bound && replica_rows_[static_cast<size_t>(r)] > 0;
+      for (int32_t r = s.first; r < s.first + s.count; ++r)
+        is_over |= rank_rows_[static_cast<size_t>(replica_rank_[static_cast<size_t>(r)])] > bound &&
+                   replica_rows_[static_cast<size_t>(r)] > 0;
       if (is_over) fill(s);
     }
   }
@@ -141,7 +153,8 @@ int32_t ReplicaSplit::static_slot(int64_t expert, int source) const {
   int32_t on_node = -1;
   for (int32_t i = s.first; i < s.first + s.count; ++i) {
     if (replica_rank_[static_cast<size_t>(i)] == source) return replica_slot_[static_cast<size_t>(i)];
-    if (nodes_ > 1 && on_node < 0 && replica_rank_[static_cast<size_t>(i)] / per_node == source / per_node) on_node = replica_slot_[static_cast<size_t>(i)];
+    if (nodes_ > 1 && on_node < 0 && replica_rank_[static_cast<size_t>(i)] / per_node == source / per_node)
+      on_node = replica_slot_[static_cast<size_t>(i)];
   }
   return on_node >= 0 ? on_node : replica_slot_[static_cast<size_t>(s.first + source % s.count)];
 }
@@ -152,28 +165,35 @@ int32_t ReplicaSplit::slot_of(int64_t expert, int source, int64_t row) const {
   if (choice_ == ReplicaChoice::kStatic) return static_slot(expert, source);
   if (choice_ == ReplicaChoice::kDynamic) return replica_slot_[static_cast<size_t>(s.first + row % s.count)];
   int32_t i = s.first;
-  for (; i + 1 < s.first + s.count && row >= replica_rows_[static_cast<size_t>(i)]; ++i) row -= replica_rows_[static_cast<size_t>(i)];
+  for (; i + 1 < s.first + s.count && row >= replica_rows_[static_cast<size_t>(i)]; ++i)
+    row -= replica_rows_[static_cast<size_t>(i)];
   return replica_slot_[static_cast<size_t>(i)];
 }
 
 void ReplicaSplit::rows_of_slots(int64_t expert, std::span<int32_t> rows) const {
   const auto slots = placement_.expert_to_slots(expert);
-  CADRE_CHECK(rows.size() == slots.size() && choice_ != ReplicaChoice::kStatic, "{} slots of {}", rows.size(), slots.size());
+  CADRE_CHECK(rows.size() == slots.size() && choice_ != ReplicaChoice::kStatic, "{} slots of {}", rows.size(),
+              slots.size());
   const Shared& s = of_expert_[static_cast<size_t>(expert)];
   const int32_t all = rows_[static_cast<size_t>(expert)];
   std::fill(rows.begin(), rows.end(), 0);
   int32_t i = 0;
   for (size_t at = 0; at < slots.size() && i < s.count; ++at) {
     if (slots[at] != replica_slot_[static_cast<size_t>(s.first + i)]) continue;
-    if (s.count == 1) rows[at] = all;
-    else rows[at] = choice_ == ReplicaChoice::kWaterFill ? replica_rows_[static_cast<size_t>(s.first + i)] : all / s.count + (i < all % s.count);
+    if (s.count == 1)
+      rows[at] = all;
+    else
+      rows[at] = choice_ == ReplicaChoice::kWaterFill ? replica_rows_[static_cast<size_t>(s.first + i)]
+                                                      : all / s.count + (i < all % s.count);
     ++i;
   }
 }
 
-void number_rows(std::span<const int32_t> rows_by_source, int source, std::span<int32_t> first_row, std::span<int32_t> all_rows) {
+void number_rows(std::span<const int32_t> rows_by_source, int source, std::span<int32_t> first_row,
+                 std::span<int32_t> all_rows) {
   const size_t experts = all_rows.size();
-  CADRE_CHECK(first_row.size() == experts && rows_by_source.size() % experts == 0, "{} rows of {} experts", rows_by_source.size(), experts);
+  CADRE_CHECK(first_row.size() == experts && rows_by_source.size() % experts == 0, "{} rows of {} experts",
+              rows_by_source.size(), experts);
   std::fill(all_rows.begin(), all_rows.end(), 0);
   for (size_t s = 0; s < rows_by_source.size() / experts; ++s) {
     if (s == static_cast<size_t>(source)) std::copy(all_rows.begin(), all_rows.end(), first_row.begin());

@@ -31,8 +31,8 @@ class ReplicaSplit {
   // 0.1 % of a lower bound, or nothing changes; integers throughout.
   void split(std::span<const int32_t> rows_of_expert);
 
-  // The slot of a row of `expert` that comes from `source`. `row` numbers the expert's rows of the batch: those of lower
-  // ranks first, then this rank's own in its order. After split(), for 0 <= row < rows_of_expert[expert].
+  // The slot of a row of `expert` that comes from `source`. `row` numbers the expert's rows of the batch: those of
+  // lower ranks first, then this rank's own in its order. After split(), for 0 <= row < rows_of_expert[expert].
   int32_t slot_of(int64_t expert, int source, int64_t row) const;
 
   // Rows that each of the expert's slots gets, in the order of expert_to_slots. Water fill and dynamic, after split().
@@ -54,8 +54,8 @@ class ReplicaSplit {
   ExpertPlacement placement_;
   ReplicaChoice choice_;
   int nodes_;
-  std::vector<Shared> of_expert_, sweep_;  // all; those on several ranks
-  std::vector<Single> singles_;            // those on one rank
+  std::vector<Shared> of_expert_, sweep_;             // all; those on several ranks
+  std::vector<Single> singles_;                       // those on one rank
   std::vector<int32_t> replica_rank_, replica_slot_;  // one for each rank that holds the expert
   std::vector<int32_t> replica_rows_, rank_rows_;
   std::vector<int32_t> rows_;        // of each expert, of the last split()
@@ -64,6 +64,7 @@ class ReplicaSplit {
 
 // Of a step: rows of each expert from ranks below `source` (where this rank's own begin), and from all. Both
 // [num_experts]; rows_by_source: [ranks, num_experts].
-void number_rows(std::span<const int32_t> rows_by_source, int source, std::span<int32_t> first_row, std::span<int32_t> all_rows);
+void number_rows(std::span<const int32_t> rows_by_source, int source, std::span<int32_t> first_row,
+                 std::span<int32_t> all_rows);
 
 }  // namespace cadre::eplb

@@ -36,8 +36,12 @@ double balancedness_of(const ModelPlan& plan, bool is_after) {
 
 void check_options(const SimulateOptions& options) {
   check_cluster(options.cluster);
-  if (options.window < 1 || options.interval < 1) throw invalid_input("simulate: expected a window and an interval of at least 1, found {} and {}; correct them", options.window, options.interval);
-  if (!(options.us_per_row > 0) || !(options.us_per_move >= 0)) throw invalid_input("simulate: expected times above 0, found {} us a row and {} us a move; correct them", options.us_per_row, options.us_per_move);
+  if (options.window < 1 || options.interval < 1)
+    throw invalid_input("simulate: expected a window and an interval of at least 1, found {} and {}; correct them",
+                        options.window, options.interval);
+  if (!(options.us_per_row > 0) || !(options.us_per_move >= 0))
+    throw invalid_input("simulate: expected times above 0, found {} us a row and {} us a move; correct them",
+                        options.us_per_row, options.us_per_move);
 }
 
 }  // namespace
@@ -57,16 +61,28 @@ Simulation simulate(const LoadSeries& series, const SimulateOptions& options, co
       MoveRules rules;
       if (options.us_per_move > 0) {
         rules.reach_reference = false;
-        rules.rows_per_move = options.us_per_move / options.us_per_row * static_cast<double>(series.num_passes(step - window, window)) / static_cast<double>(series.num_passes(step, count));
+        rules.rows_per_move = options.us_per_move / options.us_per_row *
+                              static_cast<double>(series.num_passes(step - window, window)) /
+                              static_cast<double>(series.num_passes(step, count));
       }
-      const ModelPlan plan = plan_model({.algorithm = options.algorithm, .layers = series.layers, .rows = rows, .cluster = options.cluster, .before = &before, .moves_from_before = true, .rules = rules});
-      Rebalance r{.step = step, .window_before = balancedness_of(plan, false), .window_after = balancedness_of(plan, true), .planning_us = plan.planning_us};
+      const ModelPlan plan = plan_model({.algorithm = options.algorithm,
+                                         .layers = series.layers,
+                                         .rows = rows,
+                                         .cluster = options.cluster,
+                                         .before = &before,
+                                         .moves_from_before = true,
+                                         .rules = rules});
+      Rebalance r{.step = step,
+                  .window_before = balancedness_of(plan, false),
+                  .window_after = balancedness_of(plan, true),
+                  .planning_us = plan.planning_us};
       r.is_applied = r.window_before < options.threshold && plan.moved() > 0;
       if (r.is_applied) {
         out.last = plan.placement;
         r.moved = plan.moved();
         r.cost_us = static_cast<double>(r.moved) * options.us_per_move;
-        r.gain_us = (load_of(series, step, count, before).maxima - load_of(series, step, count, out.last).maxima) * options.us_per_row;
+        r.gain_us = (load_of(series, step, count, before).maxima - load_of(series, step, count, out.last).maxima) *
+                    options.us_per_row;
       }
       out.rebalances.push_back(r);
     }
