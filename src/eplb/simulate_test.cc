@@ -30,6 +30,7 @@ TEST(Simulate, GainsWhatItMeasures) {
   EXPECT_GT(s.rebalances[0].gain_us, 0);
   double gained = 0;
   for (const Rebalance& r : s.rebalances) gained += r.gain_us;
+  EXPECT_GT(gained, 0);
   EXPECT_LT(s.steps_us, s.fixed_us);
   EXPECT_GT(s.with, s.fixed);
   // Rank 0 has experts 0 and 1 at first: 100 rows of 120 of each record of the first half, 20 in the second.
