@@ -34,6 +34,8 @@ class AllGatherExchange final : public Exchange {
   RoutedRows rows_;
   std::vector<int64_t> world_rows_, first_row_;  // of each rank, and where its rows lie in x_
   GatherMode mode_ = GatherMode::kSumLen;
+  ReplicaChooser chooser_;
+  std::vector<int32_t> chosen_;       // slots of one rank's pairs
   std::vector<int32_t> ids_;          // [all rows, top_k] as world ranks gave them
   std::vector<float> weights_;
   std::vector<std::byte> own_rows_, own_routes_;
@@ -50,7 +52,8 @@ class AllGatherExchange final : public Exchange {
 };
 
 AllGatherExchange::AllGatherExchange(const ExchangeOptions& options)
-    : options_(options), chunk_rows_(exchange_chunk_rows(ExchangeKind::kAllGatherReduceScatter, options.layout.world)) {
+    : options_(options), chunk_rows_(exchange_chunk_rows(ExchangeKind::kAllGatherReduceScatter, options.layout.world)),
+      chooser_(options.replica_choice, options.layout, options.num_experts), chosen_(static_cast<size_t>(chunk_rows_ * options.top_k)) {
   const size_t world = static_cast<size_t>(options.layout.world), rows = world * static_cast<size_t>(chunk_rows_), pairs = rows * static_cast<size_t>(options.top_k);
   world_rows_.resize(world);
   first_row_.resize(world);
@@ -119,8 +122,10 @@ void AllGatherExchange::pick_pairs(const ExpertPlacement& placement) {
   size_t at = 0;
   for (size_t source = 0; source < world_rows_.size(); ++source) {
     const int64_t before = num_pairs_;
-    for (size_t i = 0; i < static_cast<size_t>(world_rows_[source]) * top_k; ++i, ++at) {
-      const int32_t slot = placement.expert_to_slots(ids_[at])[0];
+    const size_t pairs = static_cast<size_t>(world_rows_[source]) * top_k;
+    chooser_.choose(placement, static_cast<int>(source), std::span(ids_).subspan(at, pairs), std::span(chosen_).first(pairs));
+    for (size_t i = 0; i < pairs; ++i, ++at) {
+      const int32_t slot = chosen_[i];
       if (placement.rank_of_slot(slot) != own_ep) continue;
       const size_t p = static_cast<size_t>(num_pairs_++);
       row_of_pair_[p] = static_cast<int32_t>(first_row_[source] + static_cast<int64_t>(i / top_k));
@@ -133,8 +138,9 @@ void AllGatherExchange::pick_pairs(const ExpertPlacement& placement) {
   ordered_->clear();
   std::vector<int64_t>& sent = counts_;  // by ep rank, for the moment
   std::fill(sent.begin(), sent.end(), 0);
+  chooser_.choose(placement, options_.world_rank, rows_.ids, std::span(chosen_).first(rows_.ids.size()));
   for (size_t i = 0; i < rows_.ids.size(); ++i) {
-    const int ep_rank = placement.rank_of_slot(placement.expert_to_slots(rows_.ids[i])[0]);
+    const int ep_rank = placement.rank_of_slot(chosen_[i]);
     ordered_->set(static_cast<int64_t>(i), ep_rank, static_cast<int32_t>(sent[static_cast<size_t>(ep_rank)]++));
   }
   for (int r = 0; r < options_.layout.ep; ++r) ordered_->set_num_sent(r, sent[static_cast<size_t>(r)]);

@@ -26,6 +26,8 @@ class CheckedExchange final : public Exchange {
 
   const ExchangeOptions options_;
   const std::unique_ptr<Exchange> inner_;
+  ReplicaChooser chooser_;
+  std::vector<int32_t> slots_;                 // of this rank's pairs
   std::vector<int32_t> sent_;                  // by ep rank, then slot
   std::vector<int32_t> received_, returned_;   // by world rank, then slot: its pairs here, and this rank's pairs there
   std::vector<SendPart> send_;
@@ -33,8 +35,9 @@ class CheckedExchange final : public Exchange {
 };
 
 CheckedExchange::CheckedExchange(const ExchangeOptions& options, std::unique_ptr<Exchange> inner)
-    : options_(options), inner_(std::move(inner)), sent_(static_cast<size_t>(options.layout.ep * options.num_slots)),
+    : options_(options), inner_(std::move(inner)), chooser_(options.replica_choice, options.layout, options.num_experts), sent_(static_cast<size_t>(options.layout.ep * options.num_slots)),
       received_(static_cast<size_t>(options.layout.world * options.num_slots)), returned_(received_.size()) {
+  slots_.reserve(static_cast<size_t>(inner_->chunk_rows() * options.top_k));
   for (int r = 0; r < options.layout.world; ++r) {
     const int64_t bytes = options.num_slots * 4;
     send_.push_back({reinterpret_cast<const std::byte*>(slots_of(received_, r).data()), bytes});
@@ -44,7 +47,9 @@ CheckedExchange::CheckedExchange(const ExchangeOptions& options, std::unique_ptr
 
 void CheckedExchange::start_dispatch(const RoutedRows& rows, std::span<const int64_t> world_rows, const ExpertPlacement& placement) {
   std::fill(sent_.begin(), sent_.end(), 0);
-  for (const int32_t id : rows.ids) ++sent_[static_cast<size_t>(placement.expert_to_slots(id)[0])];
+  slots_.resize(rows.ids.size());
+  chooser_.choose(placement, options_.world_rank, rows.ids, slots_);
+  for (const int32_t slot : slots_) ++sent_[static_cast<size_t>(slot)];
   inner_->start_dispatch(rows, world_rows, placement);
 }
 

@@ -16,6 +16,7 @@
 #include "moe/row_codec.h"
 #include "parallel/expert_placement.h"
 #include "parallel/layout.h"
+#include "parallel/replica_choice.h"
 
 namespace cadre {
 
@@ -33,6 +34,8 @@ struct ExchangeOptions {
   int world_rank = 0;
   int64_t hidden = 0, top_k = 0;
   int64_t num_slots = 0;  // on each rank of the expert-parallel group
+  int64_t num_experts = 0;
+  ReplicaChoice replica_choice = ReplicaChoice::kStatic;
   RowCodec codec;
   Group* world = nullptr;  // null: one rank
 };

@@ -68,6 +68,7 @@ const std::vector<Routing>& routings() {
 
 struct World {
   Layout layout;
+  ReplicaChoice choice = ReplicaChoice::kStatic;
   int64_t top_k = 4;
   RowCodec codec{.hidden = kHidden};
   bool is_rounded = false;    // rows come rounded to FP8
@@ -135,14 +136,15 @@ std::vector<std::vector<float>> run_world(const World& world, const Routing& rou
     threads.emplace_back([&, rank] {
       RankGroups groups(*worlds[static_cast<size_t>(rank)], l, 1);
       groups.set_timeout_us(60'000'000);
-      const auto placement = ExpertPlacement::initial(kExperts, l.ep, l.placement);
+      const auto placement = ExpertPlacement::initial(kExperts, l.ep, l.placement, l.redundant_experts);
       const RankCoords c = l.coords(rank);
       const Slice width = even_slice(kWidth, l.moe_tp, c.moe_tp);
       Experts experts(ExpertLayout(WeightFormat::kF32, kHidden, width.count, false), placement.slots_per_rank(), {});
       const auto mine = placement.experts_of(c.ep);
       for (size_t s = 0; s < mine.size(); ++s)
         if (mine[s] != kEmptySlot) fill_expert(experts, static_cast<int64_t>(s), mine[s], width);
-      const Exchanges exchanges({.layout = l, .world_rank = rank, .hidden = kHidden, .top_k = world.top_k, .num_slots = placement.slots_per_rank(), .codec = world.codec, .world = groups.world.get()});
+      const Exchanges exchanges({.layout = l, .world_rank = rank, .hidden = kHidden, .top_k = world.top_k, .num_slots = placement.slots_per_rank(),
+                                 .num_experts = kExperts, .replica_choice = world.choice, .codec = world.codec, .world = groups.world.get()});
       const Input in = make_input(world, rank, routing, seed);
       out[static_cast<size_t>(rank)] = run_rounds(exchanges.for_step(world.rows), experts, placement, world, rank, in);
     });
@@ -174,6 +176,8 @@ TEST(Exchange, EveryKindUnderEveryRoutingEqualsOneRank) {
           world.layout = {.world = world_size, .attn_dp = world_size, .ep = ep, .moe_tp = world_size / ep, .exchange = kind.exchange,
                           .placement = testing::seed() % 2 ? PlacementStrategy::kRoundRobin : PlacementStrategy::kLinear, .combine = kind.combine};
           SCOPED_TRACE(fmt::format("{} ranks, ep {}, {}, {}, {}", world_size, ep, exchange_name(kind.exchange), kind.combine == CombineOrder::kExact ? "exact" : "per rank", routing.name));
+          // With the round's parity, some experts have replicas.
+          if (rows[0] % 2) world.layout.redundant_experts = world_size + 1, world.choice = rows[0] > 1 ? ReplicaChoice::kDynamic : ReplicaChoice::kStatic;
           const auto got = run_world(world, routing, testing::seed());
           for (int r = 0; r < world_size; ++r) {
             const auto expected = expected_of(world, r, make_input(world, r, routing, testing::seed()));

@@ -56,10 +56,12 @@ ExpertsWorkspace::ExpertsWorkspace(int64_t pairs, int64_t num_slots, int64_t hid
 
 Experts::Experts(const ExpertLayout& layout, int64_t num_slots, GatedActivation activation)
     : layout_(layout), num_slots_(num_slots), activation_(activation),
-      backend_(choose_experts_backend({layout.gate_up.format}, "auto").backend), memory_(static_cast<size_t>(layout.slot_bytes * num_slots)) {}
+      backend_(choose_experts_backend({layout.gate_up.format}, "auto").backend), memory_(static_cast<size_t>(layout.slot_bytes * num_slots)) {
+  for (int64_t s = 0; s < num_slots; ++s) slots_.push_back(memory_.data() + s * layout.slot_bytes);
+}
 
 ExpertView Experts::expert(int64_t s) const {
-  const std::byte* base = memory_.data() + s * layout_.slot_bytes;
+  const std::byte* base = slot(s);
   ExpertView e{{layout_.gate_up, base}, {layout_.gate_up, base + layout_.up_offset}, {layout_.down, base + layout_.down_offset}};
   if (layout_.has_bias) {
     e.gate_bias = reinterpret_cast<const float*>(base + layout_.gate_bias_offset);

@@ -72,7 +72,10 @@ class Experts {
   Experts(const ExpertLayout& layout, int64_t num_slots, GatedActivation activation);
   const ExpertLayout& layout() const { return layout_; }
   int64_t num_slots() const { return num_slots_; }
-  std::byte* slot(int64_t s) { return memory_.data() + s * layout_.slot_bytes; }
+  std::byte* slot(int64_t s) { return slots_[static_cast<size_t>(s)]; }
+  const std::byte* slot(int64_t s) const { return slots_[static_cast<size_t>(s)]; }
+  // Slot s is at `memory` from now on: slot_bytes that live as long as this, aligned as Buffer's. Not while experts compute.
+  void set_slot(int64_t s, std::byte* memory) { slots_[static_cast<size_t>(s)] = memory; }
   int64_t bytes() const { return static_cast<int64_t>(memory_.size()); }
   ExpertView expert(int64_t s) const;
 
@@ -90,6 +93,7 @@ class Experts {
   GatedActivation activation_;
   const ExpertsBackend* backend_;
   Buffer memory_;
+  std::vector<std::byte*> slots_;  // in memory_ at first
 };
 
 // A dense (or shared-expert) gated MLP: out = down(act(gate x) * up x).

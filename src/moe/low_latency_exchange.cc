@@ -29,6 +29,7 @@ class LowLatencyExchange final : public Exchange {
   const ExchangeOptions options_;
   const int64_t chunk_rows_;
   RoutedRows rows_;
+  ReplicaChooser chooser_;
   std::vector<int32_t> count_, next_;   // by slot of the world: pairs, and where its next one goes
   std::vector<int32_t> slot_of_own_;    // of this rank's pairs
   std::vector<std::byte> messages_;
@@ -44,6 +45,7 @@ class LowLatencyExchange final : public Exchange {
 
 LowLatencyExchange::LowLatencyExchange(const ExchangeOptions& options)
     : options_(options), chunk_rows_(exchange_chunk_rows(ExchangeKind::kAllToAllLowLatency, options.layout.world)),
+      chooser_(options.replica_choice, options.layout, options.num_experts),
       count_(static_cast<size_t>(options.layout.ep * options.num_slots)), next_(count_.size()), slot_of_own_(static_cast<size_t>(chunk_rows_ * options.top_k)),
       first_byte_(static_cast<size_t>(options.layout.ep + 1)), send_(static_cast<size_t>(options.layout.world)), pairs_from_(send_.size()),
       combine_(options_, chunk_rows_, options.layout.world * chunk_rows_ * options.top_k) {
@@ -61,7 +63,9 @@ void LowLatencyExchange::start_dispatch(const RoutedRows& rows, std::span<const 
   rows_ = rows;
   combine_.clear();
   std::fill(count_.begin(), count_.end(), 0);
-  for (size_t i = 0; i < rows.ids.size(); ++i) ++count_[static_cast<size_t>(slot_of_own_[i] = placement.expert_to_slots(rows.ids[i])[0])];
+  const auto slot_of_own = std::span(slot_of_own_).first(rows.ids.size());
+  chooser_.choose(placement, options_.world_rank, rows.ids, slot_of_own);
+  for (const int32_t slot : slot_of_own) ++count_[static_cast<size_t>(slot)];
   const int64_t wire = options_.codec.bytes(), slots = options_.num_slots;
   int64_t at = 0;
   for (int r = 0; r < options_.layout.ep; ++r) {

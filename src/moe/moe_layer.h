@@ -63,6 +63,9 @@ class MoeLayer {
   void forward(const MoeStep& step, const float* x, int64_t num_rows, float* out, std::span<uint8_t> row_failed, MoeWorkspace& w) const;
 
   const ExpertPlacement& placement() const { return placement_; }
+  // Of as many slots. Between steps only, on all ranks at the same one, when this rank's slots hold what it says.
+  void set_placement(ExpertPlacement placement) { placement_ = std::move(placement); }
+  Experts& experts() { return weights_.experts; }
 
  private:
   void route(const MoeStep& step, const float* x, int64_t num_rows, std::span<uint8_t> row_failed, MoeWorkspace& w) const;

@@ -27,9 +27,11 @@ std::vector<int64_t> rank_loads(const ExpertPlacement& placement, std::span<cons
   CADRE_CHECK(static_cast<int64_t>(rows_of_expert.size()) == placement.num_experts(), "{} experts of {}",
               rows_of_expert.size(), placement.num_experts());
   std::vector<int64_t> out(static_cast<size_t>(placement.ep()));
-  for (size_t e = 0; e < rows_of_expert.size(); ++e)
-    out[static_cast<size_t>(placement.rank_of_slot(placement.expert_to_slots(static_cast<int64_t>(e))[0]))] +=
-        rows_of_expert[e];
+  for (size_t e = 0; e < rows_of_expert.size(); ++e) {
+    const auto slots = placement.expert_to_slots(static_cast<int64_t>(e));
+    for (size_t i = 0; i < slots.size(); ++i)
+      out[static_cast<size_t>(placement.rank_of_slot(slots[i]))] += even_slice(rows_of_expert[e], static_cast<int>(slots.size()), static_cast<int>(i)).count;
+  }
   return out;
 }
 

@@ -27,7 +27,8 @@ class ExpertLoad {
   std::vector<std::atomic<int64_t>> rows_;  // [layers, experts]
 };
 
-// Rows that the experts of each rank of the expert-parallel group have to compute, from rows by expert: [ep].
+// Rows that the experts of each rank of the expert-parallel group have to compute, from rows by expert: [ep]. Replicas take
+// equal shares.
 std::vector<int64_t> rank_loads(const ExpertPlacement& placement, std::span<const int64_t> rows_of_expert);
 
 // Mean over ranks / maximum over ranks, as SGLang and vLLM have it: the share of the experts' time that is not spent on

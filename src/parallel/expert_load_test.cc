@@ -55,6 +55,7 @@ TEST(ExpertLoad, RanksHaveTheRowsOfTheirExperts) {
   EXPECT_EQ(rank_loads(ExpertPlacement::initial(5, 2, PlacementStrategy::kRoundRobin), rows),
             (std::vector<int64_t>{21, 10}));
   EXPECT_EQ(rank_loads(ExpertPlacement::initial(5, 1, PlacementStrategy::kLinear), rows), (std::vector<int64_t>{31}));
+  EXPECT_EQ(rank_loads(ExpertPlacement(2, 2, {0, 1, 1, kEmptySlot}), std::vector<int64_t>{4, 7}), (std::vector<int64_t>{8, 3}));
 }
 
 }  // namespace

@@ -26,14 +26,31 @@ ExpertPlacement::ExpertPlacement(int64_t num_experts, int ep, std::vector<int32_
     if (slot_to_expert_[s] != kEmptySlot) slots_[static_cast<size_t>(at[static_cast<size_t>(slot_to_expert_[s])]++)] = static_cast<int32_t>(s);
 }
 
-ExpertPlacement ExpertPlacement::initial(int64_t num_experts, int ep, PlacementStrategy strategy) {
-  CADRE_CHECK(ep >= 1 && num_experts >= ep, "{} experts over {} ranks", num_experts, ep);
-  const int64_t per_rank = (num_experts + ep - 1) / ep;
+ExpertPlacement ExpertPlacement::initial(int64_t num_experts, int ep, PlacementStrategy strategy, int64_t redundant) {
+  CADRE_CHECK(ep >= 1 && num_experts >= ep && redundant >= 0, "{} experts and {} more over {} ranks", num_experts, redundant, ep);
+  const int64_t per_rank = (num_experts + redundant + ep - 1) / ep;
   std::vector<int32_t> slots(static_cast<size_t>(per_rank * ep), kEmptySlot);
+  const auto first_of = [&](int rank, int64_t i) {
+    return static_cast<int32_t>(strategy == PlacementStrategy::kLinear ? even_slice(num_experts, ep, rank).first + i : rank + i * ep);
+  };
+  std::vector<int64_t> used(static_cast<size_t>(ep));
   for (int rank = 0; rank < ep; ++rank) {
-    const Slice share = even_slice(num_experts, ep, rank);
-    for (int64_t i = 0; i < share.count; ++i)
-      slots[static_cast<size_t>(rank * per_rank + i)] = static_cast<int32_t>(strategy == PlacementStrategy::kLinear ? share.first + i : rank + i * ep);
+    int64_t& count = used[static_cast<size_t>(rank)];
+    for (const int64_t share = even_slice(num_experts, ep, rank).count; count < share; ++count) slots[static_cast<size_t>(rank * per_rank + count)] = first_of(rank, count);
+  }
+  // Rank by rank in turn, from the neighbour on: never two replicas on a rank while it lacks another expert.
+  for (int64_t given = 0, rank = 0, idle = 0; given < redundant && idle < ep; rank = (rank + 1) % ep) {
+    int64_t& count = used[static_cast<size_t>(rank)];
+    const int64_t own = even_slice(num_experts, ep, static_cast<int>(rank)).count;
+    int64_t nth = count - own;  // of the other ranks' experts, in their order
+    int64_t other = (rank + 1) % ep;
+    while (other != rank && nth >= even_slice(num_experts, ep, static_cast<int>(other)).count) nth -= even_slice(num_experts, ep, static_cast<int>(other)).count, other = (other + 1) % ep;
+    if (count == per_rank || other == rank) {
+      ++idle;
+      continue;
+    }
+    slots[static_cast<size_t>(rank * per_rank + count++)] = first_of(static_cast<int>(other), nth);
+    ++given, idle = 0;
   }
   return ExpertPlacement(num_experts, ep, std::move(slots));
 }

@@ -23,9 +23,10 @@ class ExpertPlacement {
   // unless every expert has a slot.
   ExpertPlacement(int64_t num_experts, int ep, std::vector<int32_t> slot_to_expert);
 
-  // One slot per expert. kLinear: rank 0 holds the first ones; kRoundRobin: expert e is on rank e % ep. Counts per rank
-  // differ by at most one; slots that are left over stay empty.
-  static ExpertPlacement initial(int64_t num_experts, int ep, PlacementStrategy strategy);
+  // kLinear: rank 0 holds the first experts; kRoundRobin: expert e is on rank e % ep. Counts per rank differ by at most one.
+  // Redundant slots then hold, on each rank, the first experts of the next ranks; slots that are left over stay empty. Each
+  // rank has ceil((num_experts + redundant) / ep) slots.
+  static ExpertPlacement initial(int64_t num_experts, int ep, PlacementStrategy strategy, int64_t redundant = 0);
 
   int64_t num_experts() const { return num_experts_; }
   int ep() const { return ep_; }

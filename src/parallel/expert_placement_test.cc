@@ -29,6 +29,15 @@ std::string refusal(int64_t num_experts, int ep, std::vector<int32_t> slots) {
 
 TEST(ExpertPlacement, FourExpertsOnTwoRanksAsVllmPlacesThem) {
   const auto linear = ExpertPlacement::initial(4, 2, PlacementStrategy::kLinear);
+  // Redundant slots: on each rank, the next rank's first experts; never a second replica on a rank that lacks others.
+  const auto slots = [](int64_t experts, int ep, PlacementStrategy strategy, int64_t redundant) {
+    const auto placement = ExpertPlacement::initial(experts, ep, strategy, redundant);
+    return std::vector<int32_t>(placement.slot_to_expert().begin(), placement.slot_to_expert().end());
+  };
+  EXPECT_EQ(slots(4, 2, PlacementStrategy::kLinear, 2), (std::vector<int32_t>{0, 1, 2, 2, 3, 0}));
+  EXPECT_EQ(slots(4, 2, PlacementStrategy::kRoundRobin, 4), (std::vector<int32_t>{0, 2, 1, 3, 1, 3, 0, 2}));
+  EXPECT_EQ(slots(5, 3, PlacementStrategy::kLinear, 1), (std::vector<int32_t>{0, 1, 2, 3, 4, 0}));
+  EXPECT_EQ(slots(3, 2, PlacementStrategy::kLinear, 2), (std::vector<int32_t>{0, 1, 2, 2, 0, kEmptySlot}));
   EXPECT_EQ(held(linear, 0), (std::vector<int32_t>{0, 1}));
   EXPECT_EQ(held(linear, 1), (std::vector<int32_t>{2, 3}));
   const auto robin = ExpertPlacement::initial(4, 2, PlacementStrategy::kRoundRobin);

@@ -41,6 +41,7 @@ struct Layout {
   int dense_tp = 1;                           // of dense feed-forwards: 1, attn_tp or world
   ExchangeKind exchange = ExchangeKind::kNone;
   PlacementStrategy placement = PlacementStrategy::kLinear;
+  int64_t redundant_experts = 0;  // slots for second and further replicas, over all ranks
   CombineOrder combine = CombineOrder::kExact;
   bool operator==(const Layout&) const = default;
 
