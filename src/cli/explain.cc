@@ -54,7 +54,7 @@ void add_layers(const ModelConfig& config, const Layout& layout, std::string* ou
 
 ExpertPlacement placement_of(const ModelConfig& config, const Layout& layout) {
   const int64_t num_experts = config.moe.router.num_experts;
-  return num_experts > 0 ? ExpertPlacement::initial(num_experts, layout.ep, layout.placement) : ExpertPlacement{};
+  return num_experts > 0 ? ExpertPlacement::initial(num_experts, layout.ep, layout.placement, layout.redundant_experts) : ExpertPlacement{};
 }
 
 std::vector<int32_t> sorted_experts(const ExpertPlacement& placement, int ep_rank) {

@@ -65,7 +65,7 @@ RunReport make_report(const LoadedModel& loaded) {
   }
   if (config.moe.router.num_experts == 0) return out;
   const ExpertPlacement placement =
-      ExpertPlacement::initial(config.moe.router.num_experts, layout.ep, layout.placement);
+      ExpertPlacement::initial(config.moe.router.num_experts, layout.ep, layout.placement, layout.redundant_experts);
   Balancedness overall;
   for (int64_t l = 0; l < config.num_layers; ++l) {
     if (!config.layers[static_cast<size_t>(l)].is_sparse) continue;

@@ -31,6 +31,13 @@ int64_t num_prompt_tokens(const GenerationRequest& request) {
   return static_cast<int64_t>(request.prompt.size()) * request.n;
 }
 
+// Ranks with experts in other places than their peers believe would answer wrongly without a sign of it.
+void check_generations(std::span<const StepVote> votes) {
+  for (const StepVote& vote : votes)
+    if (vote.generation != votes[0].generation)
+      throw Error(ErrorKind::kInternal, fmt::format("expected one generation of expert placements on all ranks, found {} and {}; restart the server", votes[0].generation, vote.generation));
+}
+
 constexpr int64_t kNotBusy = -1;
 constexpr char kSendAgain[] = "; send the request again when the server has restarted";
 
@@ -371,9 +378,11 @@ void Controller::Impl::run_together(Rank& rank) {
     vote.num_rows = engine.schedule(is_shared_step);
     vote.num_samples = engine.num_scheduled_samples();
     vote.has_work = engine.has_work();
+    vote.generation = engine.placement_generation();
     publish(rank);
     rank.sync->set_step(step);
     const std::span<const StepVote> votes = rank.sync->exchange(vote);
+    check_generations(votes);
     const StepVerdict verdict = agreement.decide(votes);
     is_shared_step = others_decode(votes, options.first_rank + rank.idx);
     if (verdict == StepVerdict::kStop) return;

@@ -97,6 +97,7 @@ class LeadingModel final : public Model {
   int64_t max_position() const override { return decoder_->max_position(); }
   int64_t max_batched_tokens() const override { return decoder_->max_batched_tokens(); }
   KvLayout kv_layout() const override { return decoder_->kv_layout(); }
+  int64_t placement_generation() const override { return decoder_->placement_generation(); }
   void forward(const StepInput& input, KvStore& kv, const StepOutput& output) override { decoder_->forward(input, kv, output); }
 
  private:
@@ -105,7 +106,7 @@ class LeadingModel final : public Model {
 
 }  // namespace
 
-Deployment::Deployment(DeploymentOptions options, std::shared_ptr<const Tokenizer> tokenizer, const Clock& clock) : options_(std::move(options)) {
+Deployment::Deployment(DeploymentOptions options, std::shared_ptr<const Tokenizer> tokenizer, const Clock& clock) : options_(std::move(options)), clock_(&clock) {
   const int world = options_.layout.world;
   for (int r = 0; r < world; ++r) ranks_.push_back(std::make_unique<Rank>());
   Loading loading;
@@ -142,6 +143,7 @@ void Deployment::load(int world_rank, Loading& loading) {
   Rank& rank = *ranks_[static_cast<size_t>(world_rank)];
   try {
     DecoderOptions decoder = options_.decoder;
+    if (decoder.balance && !decoder.balance->clock) decoder.balance->clock = clock_;
     if (rank.comm) {
       rank.groups = std::make_unique<RankGroups>(*rank.comm, options_.layout, options_.config.num_layers);
       rank.groups->set_timeout_us(options_.step_timeout_us);
@@ -153,6 +155,7 @@ void Deployment::load(int world_rank, Loading& loading) {
       if (loading.failure) throw Error(ErrorKind::kUnavailable, "another rank failed to load");
       if (options_.progress) options_.progress(++loading.done, options_.process ? total : total * options_.layout.world);
     });
+    if (world_rank == 0) balancer_ = rank.decoder->balancer();
     if (options_.route_observer) rank.decoder->set_route_observer(options_.route_observer);
   } catch (...) {
     const std::lock_guard lock(loading.mutex);

@@ -52,6 +52,8 @@ class Deployment {
   const Layout& layout() const { return options_.layout; }
   // What a rank sent since the start. Read between steps only.
   const TrafficCounters* counters(int world_rank) const;
+  // Of world rank 0; null in other processes and where experts do not move.
+  eplb::Balancer* balancer() const { return balancer_; }
 
  private:
   struct Rank;
@@ -62,6 +64,8 @@ class Deployment {
   void agree_on_blocks();
 
   DeploymentOptions options_;
+  const Clock* clock_;
+  eplb::Balancer* balancer_ = nullptr;
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::vector<std::thread> followers_;
   std::unique_ptr<Controller> controller_;

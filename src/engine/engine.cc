@@ -395,6 +395,8 @@ int64_t Engine::num_scheduled_samples() const {
   return std::count_if(impl_->scheduled.begin(), impl_->scheduled.end(), [](const ScheduledRows& rows) { return rows.samples; });
 }
 
+int64_t Engine::placement_generation() const { return impl_->model->placement_generation(); }
+
 int64_t Engine::schedule(bool others_decode) {
   CADRE_CHECK(impl_->scheduled.empty(), "{} sequences are scheduled already", impl_->scheduled.size());
   impl_->scheduled = impl_->scheduler.schedule(others_decode);

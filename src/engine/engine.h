@@ -62,6 +62,7 @@ class Engine {
   // data-parallel rank, where there are several; then a rank without rows takes part too.
   int64_t schedule(bool others_decode = false);
   int64_t num_scheduled_samples() const;  // sequences that the scheduled step gives a token
+  int64_t placement_generation() const;   // Model::placement_generation()
   void run_scheduled(std::span<const int64_t> dp_rows = {});
   EngineStats stats() const;
   // The options in force: limits lowered to what the model was built for.

@@ -70,7 +70,7 @@ Decoder::Decoder(ModelConfig config, WeightSource& source, const DecoderOptions&
   const Layout layout = layout_of(options);
   check_activation_dtype(config_, layout, options.activation_dtype);
   const int64_t num_experts = config_.moe.router.num_experts;
-  const ExpertPlacement placement = num_experts > 0 ? ExpertPlacement::initial(num_experts, layout.ep, layout.placement) : ExpertPlacement();
+  const ExpertPlacement placement = num_experts > 0 ? ExpertPlacement::initial(num_experts, layout.ep, layout.placement, layout.redundant_experts) : ExpertPlacement();
   const Shard shard = shard_of(layout, coords_of(options).world);
   WeightLoader loader(source, config_, shard, placement, options.activation_dtype == DType::kF8E4M3);
   embedding_ = std::move(loader.linear("model.embed_tokens", config_.vocab_size, config_.hidden_size).weight);
@@ -94,6 +94,19 @@ Decoder::Decoder(ModelConfig config, WeightSource& source, const DecoderOptions&
   final_norm_ = loader.vector("model.norm.weight", config_.hidden_size);
   if (!config_.tie_word_embeddings) head_ = std::move(loader.linear("lm_head", config_.vocab_size, config_.hidden_size).weight);
   make_workspace(num_experts > 0 ? placement.slots_per_rank() : 0);
+  make_balancer();
+}
+
+void Decoder::make_balancer() {
+  std::vector<MoeLayer*> sparse;
+  std::vector<int64_t> indices;
+  for (size_t i = 0; i < layers_.size(); ++i)
+    if (auto* moe = std::get_if<MoeLayer>(&layers_[i]->feed_forward)) sparse.push_back(moe), indices.push_back(static_cast<int64_t>(i));
+  if (options_.balance && !sparse.empty() && layout_of(options_).ep > 1) balancer_ = std::make_unique<eplb::Balancer>(*options_.balance, *options_.groups, sparse, std::move(indices));
+  route_observer_ = [this](int64_t layer, std::span<const int32_t> ids, std::span<const float> weights) {
+    if (balancer_) balancer_->record(layer, ids);
+    if (observer_) observer_(layer, ids, weights);
+  };
 }
 
 void Decoder::make_workspace(int64_t slots) {
@@ -130,7 +143,7 @@ void Decoder::make_workspace(int64_t slots) {
   }
   if (config_.moe.router.num_experts > 0) {
     ranks_->exchanges.emplace(ExchangeOptions{.layout = layout, .world_rank = coords_of(options_).world, .hidden = hidden, .top_k = config_.moe.router.top_k, .num_slots = slots,
-                                              .codec = {hidden, options_.fp8_dispatch},
+                                              .num_experts = config_.moe.router.num_experts, .replica_choice = options_.replica_choice, .codec = {hidden, options_.fp8_dispatch},
                                               .world = options_.groups ? options_.groups->world.get() : nullptr});
     w_->moe.emplace(config_.moe, hidden, ffn_rows, ranks_->exchanges->max_pairs(), slots, options_.num_threads, rounds);
   }
@@ -159,6 +172,7 @@ void Decoder::run(const StepInput& input, KvStore& kv, const StepOutput* output)
   if (!options_.groups) return run_rows(input, kv, output);
   try {
     run_rows(input, kv, output);
+    if (balancer_ && sum(ranks_->dp_rows) > 0) balancer_->after_step();
   } catch (const PeerLost& e) {
     options_.groups->abort(e.what());
     throw;
@@ -306,7 +320,7 @@ void Decoder::feed_forward_half(int64_t index) {
   const Layout layout = layout_of(options_);
   const auto* moe = std::get_if<MoeLayer>(&layer.feed_forward);
   normalise(layer.feed_forward_norm);
-  MoeStep step{.layer = index, .world_rows = ranks_->world_rows, .exchanges = ranks_->exchanges ? &*ranks_->exchanges : nullptr, .observer = &observer_,
+  MoeStep step{.layer = index, .world_rows = ranks_->world_rows, .exchanges = ranks_->exchanges ? &*ranks_->exchanges : nullptr, .observer = balancer_ || observer_ ? &route_observer_ : nullptr,
                .observed = {0, ranks_->own.count}, .pool = &pool_, .work = index == watched_layer_ ? work_ : nullptr};
   // An exchange takes this rank's rows as they are and brings the sums back.
   if (half.gather == GroupKind::kNone || half.exchange != ExchangeKind::kNone) {

@@ -4,12 +4,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <variant>
 #include <vector>
 
 #include "attention/gqa.h"
 #include "attention/mla.h"
 #include "comm/rank_groups.h"
+#include "eplb/balancer.h"
 #include "models/model.h"
 #include "models/weight_loader.h"
 #include "moe/moe_layer.h"
@@ -42,6 +44,9 @@ struct DecoderOptions {
   DType activation_dtype = DType::kF32;
   // How routed experts are computed: "auto" or a name of experts_backends().
   std::string moe_backend = "auto";
+  ReplicaChoice replica_choice = ReplicaChoice::kStatic;
+  // Moves experts to where the load is; nullopt, or a layout without expert parallelism: no.
+  std::optional<eplb::BalancerOptions> balance;
   // Of a layout of several ranks; null: one rank. Outlives the decoder; every rank makes one.
   RankGroups* groups = nullptr;
 };
@@ -69,6 +74,9 @@ class Decoder final : public Model {
   std::span<const LayerPlan> plan() const { return plan_; }
   // Routing choices of this rank's rows: with split heads, of its slice of the step's rows.
   void set_route_observer(RouteObserver observer) { observer_ = std::move(observer); }
+  int64_t placement_generation() const override { return balancer_ ? balancer_->generation() : 0; }
+  // Null where experts stay where they are.
+  eplb::Balancer* balancer() { return balancer_.get(); }
   // Where the experts of this layer report what they did, added to what is there; null: nowhere. Between steps only.
   void watch_experts(int64_t layer, ExpertWork* work) { watched_layer_ = layer, work_ = work; }
 
@@ -76,6 +84,7 @@ class Decoder final : public Model {
   struct Layer;
   struct Workspace;
   struct Ranks;
+  void make_balancer();
   void make_workspace(int64_t slots);  // of experts, on this rank
   void send_to_followers(std::span<const std::byte> message);
   void run(const StepInput& input, KvStore& kv, const StepOutput* output);
@@ -103,7 +112,9 @@ class Decoder final : public Model {
   std::vector<std::unique_ptr<Layer>> layers_;
   std::unique_ptr<Ranks> ranks_;
   std::unique_ptr<Workspace> w_;
-  RouteObserver observer_;
+  RouteObserver observer_;        // as it was set
+  RouteObserver route_observer_;  // the balancer's and that
+  std::unique_ptr<eplb::Balancer> balancer_;
   int64_t watched_layer_ = 0;
   ExpertWork* work_ = nullptr;
 };

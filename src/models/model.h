@@ -47,6 +47,8 @@ class Model {
   virtual int64_t max_position() const = 0;        // context length in tokens
   virtual int64_t max_batched_tokens() const = 0;  // rows of one step its workspaces were built for
   virtual KvLayout kv_layout() const = 0;
+  // Of the expert placement: the same on all ranks before each step.
+  virtual int64_t placement_generation() const { return 0; }
   // Runs one step. All tokens are in [0, vocab_size). Does not allocate after the first call of each size class.
   virtual void forward(const StepInput& input, KvStore& kv, const StepOutput& output) = 0;
 };

@@ -254,7 +254,7 @@ void fill_in(ModelRunner& runner, const TraceRequest& request, const std::vector
   trace->owner = l.leader_of(trace->dp_rank);
   for (; row >= world_rows[static_cast<size_t>(trace->owner)]; ++trace->owner)
     row -= world_rows[static_cast<size_t>(trace->owner)];
-  const ExpertPlacement placement = ExpertPlacement::initial(config.moe.router.num_experts, l.ep, l.placement);
+  const ExpertPlacement placement = ExpertPlacement::initial(config.moe.router.num_experts, l.ep, l.placement, l.redundant_experts);
   trace->exchange = l.ep == 1 ? ExchangeKind::kNone : exchange_for_step(l.exchange, world_rows);
   trace->routing_rule = describe_rule(config.moe.router, config.moe.shared_intermediate > 0);
   add_route(runner, placement, row, trace);

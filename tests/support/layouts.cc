@@ -23,6 +23,14 @@ const std::vector<std::string>& reference_models() {
   return kModels;
 }
 
+std::vector<std::string> matrix_models() {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  return {"deepseek_v3_fp8", "gpt_oss_mxfp4", "qwen2_moe", "llama"};
+#else
+  return reference_models();
+#endif
+}
+
 std::filesystem::path model_dir(const std::string& name) {
   return name == "demo" ? source_dir() / "models" / "demo" : source_dir() / "tests" / "reference" / name;
 }

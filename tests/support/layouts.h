@@ -12,6 +12,9 @@ namespace cadre::testing {
 
 // Every checkpoint of tests/reference, and "demo".
 const std::vector<std::string>& reference_models();
+// Those that a matrix runs: all; under a sanitizer, which is after code and not after numbers, one of each kind of attention,
+// weight format and shared expert.
+std::vector<std::string> matrix_models();
 std::filesystem::path model_dir(const std::string& name);
 
 // world = dp x attn_tp, moe_tp = world / ep; the exchange is all-to-all where experts are spread.

@@ -1,0 +1,105 @@
+// Experts that move while requests run: plans that fail, placements set by hand, and what is told of it. (matrix_test.cc moves
+// them after every step and compares the answers.)
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "dp/deployment.h"
+#include "tests/support/answers.h"
+#include "tests/support/layouts.h"
+#include "tests/testing.h"
+#include "tokenizer/byte_tokenizer.h"
+#include "weights/weight_source.h"
+
+namespace cadre {
+namespace {
+
+using testing::Answer;
+
+class Balancing : public ::testing::Test {
+ protected:
+  // Three ranks of qwen3_moe, each with a spare slot or two.
+  std::unique_ptr<Deployment> deploy(eplb::BalancerOptions balance) {
+    balance.log = [this](const std::string& line) {
+      const std::lock_guard lock(mutex_);
+      log_ += line + "\n";
+    };
+    Layout layout = testing::make_layout(3, 1, 3);
+    layout.redundant_experts = 3;
+    DeploymentOptions options{.config = config_, .layout = layout, .open_weights = [this] { return open_checkpoint(dir_); }, .decoder = {.max_batched_tokens = 48},
+                              .engine = {.max_num_seqs = 8, .max_num_batched_tokens = 48, .num_kv_blocks = 64}};
+    options.decoder.balance = std::move(balance);
+    return std::make_unique<Deployment>(std::move(options), std::make_shared<ByteTokenizer>(), clock_);
+  }
+  std::vector<OutputToken> ask(Controller& controller, int64_t max_tokens = 30) {
+    const auto answer = std::make_shared<std::vector<Answer>>(1);
+    controller.submit({.prompt = {5, 3, 1}, .sampling = {.temperature = 0, .max_tokens = max_tokens, .ignore_eos = true, .num_logprobs = 1}}, testing::collector(answer));
+    EXPECT_TRUE(controller.wait_until_idle(60'000));
+    EXPECT_TRUE((*answer)[0].error.empty()) << (*answer)[0].error;
+    return (*answer)[0].tokens;
+  }
+  std::string log() {
+    const std::lock_guard lock(mutex_);
+    return log_;
+  }
+  static ExpertPlacement keep(int64_t, std::span<const int64_t>, const ExpertPlacement& current) { return current; }
+
+  const SteadyClock clock_;
+  const std::filesystem::path dir_ = testing::model_dir("qwen3_moe");
+  const ModelConfig config_ = load_model_config(dir_);
+  std::mutex mutex_;
+  std::string log_;
+};
+
+TEST_F(Balancing, APlanThatFailsLeavesThePlacementInForceAndSaysSo) {
+  int num_calls = 0;
+  const auto deployment = deploy({.interval_steps = 4, .planner = [&](int64_t, std::span<const int64_t> load, const ExpertPlacement& current) -> ExpertPlacement {
+    ++num_calls;
+    EXPECT_EQ(static_cast<int64_t>(load.size()), current.num_experts());
+    throw invalid_input("placement: expected a plan, found none; think again");
+  }});
+  ask(deployment->controller());
+  const eplb::BalancerStats stats = deployment->balancer()->stats();
+  EXPECT_GT(num_calls, 0);
+  EXPECT_EQ(stats.num_refused, num_calls);
+  EXPECT_EQ(stats.generation, 0);
+  EXPECT_NE(log().find("keeps its placement: placement: expected a plan, found none"), std::string::npos) << log();
+}
+
+TEST_F(Balancing, NothingMovesWhereLoadIsEvenEnough) {
+  const auto deployment = deploy({.interval_steps = 4, .min_balancedness = 0.0, .planner = [](int64_t, std::span<const int64_t>, const ExpertPlacement& current) -> ExpertPlacement {
+    ADD_FAILURE() << "planned";
+    return current;
+  }});
+  ask(deployment->controller());
+  EXPECT_NE(log().find("expert balancedness 0."), std::string::npos) << log();
+  EXPECT_EQ(deployment->balancer()->stats().generation, 0);
+}
+
+TEST_F(Balancing, PlacementsSetByHandAreReachedAndOthersRefused) {
+  const auto deployment = deploy({.interval_steps = 0, .planner = keep});
+  eplb::Balancer& balancer = *deployment->balancer();
+  const auto before = ask(deployment->controller());
+  const auto num_layers = std::count_if(config_.layers.begin(), config_.layers.end(), [](const LayerConfig& l) { return l.is_sparse; });
+  const int64_t experts = config_.moe.router.num_experts;
+  const ExpertPlacement initial = ExpertPlacement::initial(experts, 3, PlacementStrategy::kLinear, 3);
+  EXPECT_THROW(balancer.request({}), Error);
+  EXPECT_THROW(balancer.request(std::vector(static_cast<size_t>(num_layers), ExpertPlacement::initial(experts, 3, PlacementStrategy::kLinear, 30))), Error);
+  std::vector<int32_t> reversed(initial.slot_to_expert().rbegin(), initial.slot_to_expert().rend());
+  const std::vector wanted(static_cast<size_t>(num_layers), ExpertPlacement(experts, 3, std::move(reversed)));
+  balancer.request(wanted);
+  const auto after = ask(deployment->controller(), 60);
+  const eplb::BalancerStats stats = balancer.stats();
+  EXPECT_EQ(stats.num_layers_switched, num_layers);
+  EXPECT_EQ(stats.num_rebalances, 1);
+  EXPECT_GT(stats.moved_slots, 0);
+  EXPECT_EQ(stats.moved_bytes % stats.moved_slots, 0) << "whole slots";
+  EXPECT_TRUE(testing::same_tokens({after.begin(), after.begin() + static_cast<std::ptrdiff_t>(before.size())}, before));
+  EXPECT_EQ(ask(deployment->controller(), 60).size(), 60u);
+  EXPECT_EQ(balancer.stats().num_layers_switched, num_layers) << "once";
+}
+
+}  // namespace
+}  // namespace cadre
