@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "cli/balance_flags.h"
 #include "cli/layout_flags.h"
 #include "config/model_config.h"
 #include "dp/deployment.h"
@@ -29,6 +30,7 @@ struct EngineFlags {
   bool records_load = false;  // LoadedModel::load is there
   std::string dp_sync = "lockstep", moe_backend = "auto";
   LayoutFlags layout;
+  BalanceFlags balance;
 };
 
 void add_engine_flags(CLI::App& command, EngineFlags& flags);  // MODEL and the rest

@@ -33,7 +33,9 @@ void add_layout_flags(CLI::App& command, LayoutFlags& f) {
   command.add_flag("--enable-expert-parallel", o.enable_expert_parallel, "-ep: whole experts on each rank, instead of a part of each")->group(kVllm);
   command.add_option("--all2all-backend", o.all2all_backend, "As --moe-a2a-backend")->group(kVllm);
   command.add_option("--expert-placement-strategy", o.expert_placement_strategy, "linear (unless told): the first experts on the first rank; round_robin")->group(kEither);
-  command.add_flag("--enable-eplb", o.enable_eplb, "Move experts to where the load is (legality only)")->group(kEither);
+  command.add_flag("--enable-eplb", o.enable_eplb, "Move experts to where the load is, while serving")->group(kEither);
+  command.add_option("--ep-num-redundant-experts,--num-redundant-experts", o.num_redundant_experts, "Slots for second and further replicas of experts, over all ranks")->group(kEither)
+      ->capture_default_str();
   command.add_option("--dispatch-dtype", o.dispatch_dtype, "Rows on the way to experts: auto (as they are) or fp8, with one scale for 128 values")->group(kEither);
   command.add_option("--combine-order", o.combine_order, "exact (unless told): outputs are added in a row's own order of experts, whatever the layout; per_rank: fewer bytes")->group(kEither);
   command.add_flag("--explain", f.explain, "Print the layout that these flags come to and exit; loads no weights")->group(kEither);

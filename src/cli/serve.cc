@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/engine_flags.h"
+#include "cli/expert_admin.h"
 #include "cli/version.h"
 #include "dp/controller.h"
 #include "server/api_service.h"
@@ -72,6 +73,7 @@ std::shared_ptr<const ServedModel> served_model(const ServeFlags& flags, const L
   model->max_model_len = loaded.deployment->controller().engine(0).max_model_len();
   model->created_unix_s = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   model->defaults = loaded.defaults;
+  model->experts = expert_admin(*loaded.deployment);
   model->layout = layout_json(loaded.deployment->layout(), flags.engine.dp_sync);
   return model;
 }

@@ -223,9 +223,20 @@ Finding eplb_on_one_rank(const Draft& d) {
   return {"--enable-eplb", "does nothing on one rank: there is nobody to balance with"};
 }
 
-Finding eplb_cannot_run(const Draft& d) {
-  if (!d.options.enable_eplb || d.layout.ep == 1) return {};
-  return {"--enable-eplb", "is legal in this layout, but experts cannot move while it runs yet"};
+Finding eplb_per_rank(const Draft& d) {
+  if (!d.options.enable_eplb || d.layout.ep == 1 || d.layout.combine != CombineOrder::kPerRank) return {};
+  return {"--enable-eplb", "with --combine-order per_rank the last bits of logits change whenever experts move"};
+}
+
+Finding too_many_replicas(const Draft& d) {
+  const int64_t found = d.options.num_redundant_experts, most = d.config.moe.router.num_experts * int64_t{d.layout.ep - 1};
+  if (found >= 0 && (found == 0 || d.layout.ep == 1 || found <= most)) return {};
+  return {"--ep-num-redundant-experts", fmt::format("expected 0 to {}, which is every expert on every rank, found {}", most, found)};
+}
+
+Finding replicas_without_ep(const Draft& d) {
+  if (d.options.num_redundant_experts <= 0 || d.layout.ep > 1) return {};
+  return {"--ep-num-redundant-experts", "does nothing without expert parallelism: every rank has all experts, or a part of each"};
 }
 
 Finding dp_attention_of_one(const Draft& d) {
@@ -330,6 +341,7 @@ constexpr LayoutRule kRules[] = {
     {"expert parallelism needs experts", kRefusal, "leave it out", ep_without_experts},
     {"an expert for every rank", kRefusal, "lower it", ranks_without_experts},
     {"balancing needs expert parallelism", kRefusal, "only whole experts can move between ranks, so add that or leave this out", eplb_without_ep},
+    {"replicas for every rank at most", kRefusal, "a second replica on a rank has no use, so lower it", too_many_replicas},
     {"dispatch needs expert parallelism", kRefusal, "every rank computes a part of every expert, so every row has to reach all; add that or leave this out", all_to_all_without_ep},
     {"whole query heads", kRefusal, "a head is not split, so choose a divisor", heads_not_divided},
     {"whole KV heads", kRefusal, "every rank has equally many, or one that several ranks have alike", kv_heads_not_divided},
@@ -346,7 +358,8 @@ constexpr LayoutRule kRules[] = {
     {"cost of all rows everywhere", kNote, "", all_gather_cost},
     {"expert parallelism on one rank", kNote, "", ep_on_one_rank},
     {"balancing on one rank", kNote, "", eplb_on_one_rank},
-    {"balancing cannot run", kNote, "", eplb_cannot_run},
+    {"balancing without the exact order", kNote, "", eplb_per_rank},
+    {"replicas without expert parallelism", kNote, "", replicas_without_ep},
     {"data-parallel attention of one", kNote, "", dp_attention_of_one},
     {"placement without expert parallelism", kNote, "", placement_without_ep},
     {"dispatch type without dispatch", kNote, "", dispatch_dtype_without_ep},

@@ -62,6 +62,7 @@ LayoutDraft::LayoutDraft(const ParallelOptions& o, const ModelConfig& c, DType d
   if (exchange_text()) exchange = find_exchange(*exchange_text());
   layout.exchange = effective_exchange(*this);
   if (o.expert_placement_strategy == "round_robin") layout.placement = PlacementStrategy::kRoundRobin;
+  if (layout.ep > 1) layout.redundant_experts = std::clamp<int64_t>(o.num_redundant_experts, 0, int64_t{config.moe.router.num_experts} * (layout.ep - 1));
   if (o.combine_order == "per_rank") layout.combine = CombineOrder::kPerRank;
 }
 
@@ -105,7 +106,6 @@ void refuse_unrunnable(const ResolvedLayout& resolved) {
   if (resolved.layout.attn_cp > 1)
     throw unsupported("expected attention whose rows are not split along the context, found {} context-parallel ranks; their layout can be printed (--explain), not run yet",
                       resolved.layout.attn_cp);
-  if (resolved.is_eplb_enabled) throw unsupported("--enable-eplb: expected experts that stay where they are, found a wish to move them; that cannot run yet, leave it out");
 }
 
 }  // namespace cadre

@@ -28,6 +28,7 @@ struct ParallelOptions {
   // Of both, or Cadre's own.
   std::optional<std::string> expert_placement_strategy;  // linear, round_robin
   bool enable_eplb = false;
+  int64_t num_redundant_experts = 0;          // slots beyond one for each expert, over all ranks
   std::optional<std::string> dispatch_dtype;  // auto, fp8
   std::optional<std::string> combine_order;   // exact, per_rank
 };

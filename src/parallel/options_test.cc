@@ -243,6 +243,8 @@ std::vector<RuleCase> rule_cases() {
       {"expert parallelism needs experts", llama, [](Options& o) { o.data_parallel_size = 2, o.enable_expert_parallel = true; }, "llama"},
       {"an expert for every rank", config_of("mixtral"), [](Options& o) { o.tp_size = 16, o.dp_size = 16, o.enable_dp_attention = true, o.ep_size = 16; }, "8 experts, found 16"},
       {"balancing needs expert parallelism", qwen, [](Options& o) { o.tp_size = 2, o.enable_eplb = true; }, "--ep-size"},
+      {"replicas for every rank at most", qwen, [](Options& o) { o.tp_size = 2, o.ep_size = 2, o.num_redundant_experts = 1000; }, "every expert on every rank"},
+      {"replicas for every rank at most", qwen, [](Options& o) { o.tp_size = 2, o.ep_size = 2, o.num_redundant_experts = -1; }, "found -1"},
       {"balancing needs expert parallelism", qwen, [](Options& o) { o.data_parallel_size = 2, o.enable_eplb = true; }, "--enable-expert-parallel"},
       {"dispatch needs expert parallelism", qwen, [](Options& o) { o.tp_size = 2, o.moe_a2a_backend = "deepep"; }, "experts split over 2 ranks"},
       {"whole query heads", qwen, [](Options& o) { o.tp_size = 16; }, "8 query heads, found 16"},
@@ -260,7 +262,8 @@ std::vector<RuleCase> rule_cases() {
       {"cost of all rows everywhere", qwen, [](Options& o) { o.data_parallel_size = 4, o.enable_expert_parallel = true, o.all2all_backend = "allgather_reducescatter"; }, "all 3 other ranks"},
       {"expert parallelism on one rank", qwen, [](Options& o) { o.enable_expert_parallel = true; }, "does nothing on one rank"},
       {"balancing on one rank", qwen, [](Options& o) { o.enable_expert_parallel = true, o.enable_eplb = true; }, "does nothing on one rank"},
-      {"balancing cannot run", qwen, [](Options& o) { o.tp_size = 2, o.ep_size = 2, o.enable_eplb = true; }, "cannot move while it runs yet"},
+      {"balancing without the exact order", qwen, [](Options& o) { o.tp_size = 2, o.ep_size = 2, o.enable_eplb = true, o.combine_order = "per_rank"; }, "whenever experts move"},
+      {"replicas without expert parallelism", qwen, [](Options& o) { o.tp_size = 2, o.num_redundant_experts = 4; }, "does nothing without expert parallelism"},
       {"data-parallel attention of one", qwen, [](Options& o) { o.tp_size = 2, o.enable_dp_attention = true; }, "does nothing"},
       {"placement without expert parallelism", qwen, [](Options& o) { o.tp_size = 2, o.expert_placement_strategy = "round_robin"; }, "does nothing"},
       {"dispatch type without dispatch", qwen, [](Options& o) { o.tp_size = 2, o.dispatch_dtype = "fp8"; }, "does nothing"},
@@ -317,7 +320,7 @@ TEST(LayoutOptions, TheSeedsDeepseekLaunchLine) {
   const ResolvedLayout r = resolve_layout(o, config_of("deepseek_v3"));
   EXPECT_EQ(r.layout, (Layout{.world = 8, .attn_dp = 8, .ep = 8, .exchange = ExchangeKind::kAllToAll}));
   EXPECT_TRUE(r.is_eplb_enabled);
-  EXPECT_EQ(r.notes.size(), 2u);  // the alias, and what cannot run yet
+  EXPECT_EQ(r.notes.size(), 1u);  // the alias
 }
 
 TEST(LayoutOptions, VllmsSixCases) {
@@ -364,8 +367,9 @@ TEST(LayoutOptions, SomeLegalLayoutsCannotRunYet) {
   EXPECT_THROW(refuse_unrunnable(resolve_layout(o, config_of("qwen3_moe"))), Error);
   o.attn_cp_size = 1;
   EXPECT_NO_THROW(refuse_unrunnable(resolve_layout(o, config_of("qwen3_moe"))));
-  o.enable_eplb = true;
-  EXPECT_THROW(refuse_unrunnable(resolve_layout(o, config_of("qwen3_moe"))), Error);
+  o.enable_eplb = true, o.num_redundant_experts = 4;
+  EXPECT_NO_THROW(refuse_unrunnable(resolve_layout(o, config_of("qwen3_moe"))));
+  EXPECT_EQ(resolve_layout(o, config_of("qwen3_moe")).layout.redundant_experts, 4);
 }
 
 }  // namespace

@@ -201,5 +201,42 @@ TEST(Health, NamesTheRankThatMakesNoSteps) {
   EXPECT_EQ(server.request("GET", "/health").status, 200);
 }
 
+class FakeExperts final : public ExpertAdmin {
+ public:
+  json::object placement() const override { return {{"placed", body_}}; }
+  json::object place(const std::string& body) override {
+    if (body == "bad") throw invalid_input("placement: expected a good one, found a bad one; mend it");
+    body_ = body;
+    return {{"accepted", true}};
+  }
+
+ private:
+  std::string body_;
+};
+
+TEST(ExpertPlacementRoute, ReadsAndSetsWhereExpertsMove) {
+  TestServerOptions options;
+  options.experts = std::make_shared<FakeExperts>();
+  TestServer server(options);
+  EXPECT_EQ(server.request("PUT", "/expert_placement", "new", {}).status, 200);
+  const HttpReply read = server.request("GET", "/expert_placement", "", {});
+  EXPECT_EQ(read.status, 200);
+  EXPECT_EQ(read.body, R"({"placed":"new"})");
+  const HttpReply bad = server.request("PUT", "/expert_placement", "bad", {});
+  EXPECT_EQ(bad.status, 400);
+  EXPECT_NE(bad.body.find("expected a good one"), std::string::npos) << bad.body;
+  EXPECT_EQ(server.request("POST", "/expert_placement", "new", {}).status, 405);
+  EXPECT_EQ(server.request("GET", "/expert_placement", "", {}).body, R"({"placed":"new"})") << "what was refused changed nothing";
+}
+
+TEST(ExpertPlacementRoute, SaysHowToHaveOneWhereExpertsStay) {
+  TestServer server;
+  for (const char* method : {"GET", "PUT"}) {
+    const HttpReply reply = server.request(method, "/expert_placement", "", {});
+    EXPECT_EQ(reply.status, 400);
+    EXPECT_NE(reply.body.find("--enable-eplb"), std::string::npos) << reply.body;
+  }
+}
+
 }  // namespace
 }  // namespace cadre::testing

@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "dp/routing.h"
 #include "engine/request.h"
+#include "server/expert_admin.h"
 #include "tokenizer/tokenizer.h"
 
 namespace cadre {
@@ -36,6 +37,7 @@ struct ServedModel {
   int64_t created_unix_s = 0;
   SamplingDefaults defaults;
   json::object layout;  // of its ranks, as GET /server_info shows it
+  std::shared_ptr<ExpertAdmin> experts;  // null: experts stay where they are
 };
 
 struct ApiPrompt {

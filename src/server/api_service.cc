@@ -64,7 +64,7 @@ std::string starts_with_bearer(std::string_view value) {
 }  // namespace
 
 struct ApiService::Route {
-  enum class Kind { kChat, kCompletion, kModels, kTokenize, kDetokenize, kHealth, kMetrics, kVersion, kServerInfo };
+  enum class Kind { kChat, kCompletion, kModels, kTokenize, kDetokenize, kHealth, kMetrics, kVersion, kServerInfo, kExpertPlacement };
   Kind kind;
   std::string_view path;
   std::string_view method;
@@ -80,7 +80,7 @@ struct ApiService::Call {
   int64_t arrival_us;
 };
 
-const ApiService::Route* ApiService::find_route(std::string_view path) {
+const ApiService::Route* ApiService::find_route(std::string_view path, std::string_view method) {
   using Kind = Route::Kind;
   static constexpr Route kRoutes[] = {
       {Kind::kChat, "/v1/chat/completions", "POST", false, false},
@@ -93,11 +93,16 @@ const ApiService::Route* ApiService::find_route(std::string_view path) {
       {Kind::kMetrics, "/metrics", "GET", true, false},
       {Kind::kVersion, "/version", "GET", false, false},
       {Kind::kServerInfo, "/server_info", "GET", false, false},
+      {Kind::kExpertPlacement, "/expert_placement", "GET", false, false},
+      {Kind::kExpertPlacement, "/expert_placement", "PUT", false, false},
   };
-  for (const Route& route : kRoutes)
-    if (route.has_tail ? path.starts_with(route.path) && path.size() > route.path.size() : path == route.path)
-      return &route;
-  return nullptr;
+  const Route* first = nullptr;
+  for (const Route& route : kRoutes) {
+    if (!(route.has_tail ? path.starts_with(route.path) && path.size() > route.path.size() : path == route.path)) continue;
+    if (route.method == method) return &route;
+    if (!first) first = &route;
+  }
+  return first;
 }
 
 ApiService::ApiService(ApiServiceOptions options, const Clock& clock) : options_(std::move(options)), clock_(clock) {}
@@ -150,7 +155,7 @@ HttpResponse ApiService::finish_response(HttpResponse response, const HttpReques
 }
 
 std::optional<HttpResponse> ApiService::check_head(const HttpRequest& head) {
-  const Route* route = find_route(head.path);
+  const Route* route = find_route(head.path, head.method);
   const auto refuse = [&](ApiError error) {
     return finish_response(error_response(error), head, route ? route->path : "other");
   };
@@ -162,7 +167,7 @@ std::optional<HttpResponse> ApiService::check_head(const HttpRequest& head) {
         "Allow", route ? fmt::format("{}, OPTIONS{}", route->method, route->method == "GET" ? ", HEAD" : "")
                        : "GET, HEAD, POST, OPTIONS");
     if (!options_.cors_origin.empty()) {
-      response.headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+      response.headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, PUT, OPTIONS");
       response.headers.emplace_back("Access-Control-Allow-Headers",
                                     fmt::format("Authorization, Content-Type, x-request-id, {}", kRankHeader));
       response.headers.emplace_back("Access-Control-Max-Age", "600");
@@ -196,7 +201,7 @@ std::optional<HttpResponse> ApiService::check_head(const HttpRequest& head) {
 }
 
 void ApiService::handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
-  const Route* route = find_route(request.path);
+  const Route* route = find_route(request.path, request.method);
   CADRE_CHECK(route, "check_head lets no unknown path pass");
   const auto answer = [this, route](const Call& call, auto make) {
     HttpResponse response;
@@ -235,6 +240,8 @@ void ApiService::handle(HttpRequest request, std::shared_ptr<HttpExchange> excha
       return answer(call, [this](const HttpRequest&) { return version(); });
     case Route::Kind::kServerInfo:
       return answer(call, [this](const HttpRequest&) { return info(); });
+    case Route::Kind::kExpertPlacement:
+      return in_background([this, answer](Call c) { answer(c, [this](const HttpRequest& r) { return expert_placement(r); }); });
   }
 }
 
@@ -378,6 +385,14 @@ HttpResponse ApiService::info() const {
   if (!ready)
     throw Error(ErrorKind::kUnavailable, "expected a loaded model, found it still loading; try again in a while");
   return json_response(server_info(options_.version, *ready->model, *ready->controller, is_draining_));
+}
+
+HttpResponse ApiService::expert_placement(const HttpRequest& request) const {
+  const auto ready = ready_backend();
+  if (!ready->model->experts)
+    throw invalid_input("expected a server that moves experts, found one whose experts stay where they are; start it with --enable-eplb and expert parallelism");
+  if (request.method == "PUT") return json_response(ready->model->experts->place(request.body));
+  return json_response(ready->model->experts->placement());
 }
 
 HttpResponse ApiService::version() const { return json_response(json::object{{"version", options_.version}}); }

@@ -49,7 +49,8 @@ class ApiService final : public HttpHandler {
   };
   struct Call;
 
-  static const Route* find_route(std::string_view path);
+  // The one of this method where the path has several; null: an unknown path.
+  static const Route* find_route(std::string_view path, std::string_view method);
   std::shared_ptr<const Backend> backend() const;
   std::shared_ptr<const Backend> ready_backend() const;  // throws kUnavailable while loading or draining
   HttpHeaders common_headers(const HttpRequest& request) const;
@@ -65,6 +66,7 @@ class ApiService final : public HttpHandler {
   HttpResponse metrics_text() const;
   HttpResponse version() const;
   HttpResponse info() const;
+  HttpResponse expert_placement(const HttpRequest& request) const;
 
   const ApiServiceOptions options_;
   const Clock& clock_;

@@ -78,6 +78,7 @@ struct TestServerOptions {
   SamplingDefaults defaults;
   int num_ranks = 1;
   json::object layout;
+  std::shared_ptr<ExpertAdmin> experts;
   bool has_chat_template = true;
 };
 
@@ -120,6 +121,7 @@ class TestServer {
     model->created_unix_s = 1'700'000'000;
     model->defaults = options.defaults;
     model->layout = options.layout;
+    model->experts = options.experts;
     service_.set_ready(model, *controller_);
     http_ = std::make_unique<HttpServer>(options.http, service_);
     http_->start();

@@ -1,0 +1,27 @@
+// Flags of expert load balancing, in SGLang's and vLLM's names.
+#pragma once
+
+#include <CLI/App.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "eplb/balancer.h"
+#include "parallel/options.h"
+#include "parallel/replica_choice.h"
+
+namespace cadre::cli {
+
+struct BalanceFlags {
+  std::string algorithm = "cadre", dispatch = "auto", initial = "trivial";
+  int64_t window_steps = 1000, interval_steps = 3000, layers_per_step = 1, ranks_per_node = 0;
+  double min_utilization = 1.0;
+};
+
+void add_balance_flags(CLI::App& command, BalanceFlags& flags);
+
+ReplicaChoice replica_choice_of(const BalanceFlags& flags);
+// nullopt: experts stay where they are.
+std::optional<eplb::BalancerOptions> balancer_options(const BalanceFlags& flags, const ResolvedLayout& resolved, const ModelConfig& config);
+
+}  // namespace cadre::cli
