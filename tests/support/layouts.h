@@ -12,7 +12,7 @@ namespace cadre::testing {
 
 // Every checkpoint of tests/reference, and "demo".
 const std::vector<std::string>& reference_models();
-// Those that a matrix runs: all; under a sanitizer, which is after code and not after numbers, one of each kind of attention,
+// Those that the matrix through the engine runs: all; under a sanitizer, which is after code and not after numbers, one of each kind of attention,
 // weight format and shared expert.
 std::vector<std::string> matrix_models();
 std::filesystem::path model_dir(const std::string& name);
