@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "eplb/balancer.h"
 #include "parallel/options.h"
@@ -18,9 +19,16 @@ struct BalanceFlags {
   double min_utilization = 1.0;
 };
 
-void add_balance_flags(CLI::App& command, BalanceFlags& flags);
+// Flags that are written beside --eplb-config count before it.
+void add_balance_flags(CLI::App& command, BalanceFlags& flags, ParallelOptions& options);
+
 
 ReplicaChoice replica_choice_of(const BalanceFlags& flags);
+// Of equally many consecutive expert-parallel ranks each.
+int num_nodes(const BalanceFlags& flags, const Layout& layout);
+// Where experts begin, one for each sparse layer: of the file that --init-expert-location names, or planned from the load
+// in it. Empty: in order. Throws Error for a file of another model or layout.
+std::vector<ExpertPlacement> initial_placements(const BalanceFlags& flags, const ResolvedLayout& resolved, const ModelConfig& config);
 // nullopt: experts stay where they are.
 std::optional<eplb::BalancerOptions> balancer_options(const BalanceFlags& flags, const ResolvedLayout& resolved, const ModelConfig& config);
 

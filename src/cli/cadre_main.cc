@@ -87,6 +87,9 @@ int main(int argc, char** argv) {
     const std::string command = chosen.empty() ? "cadre" : "cadre " + chosen[0]->get_name();
     std::fprintf(stderr, "%s: %s; see '%s --help'\n", command.c_str(), error.what(), command.c_str());
     return kExitBadInput;
+  } catch (const cadre::Error& error) {  // of a flag that is a document of its own
+    std::fprintf(stderr, "cadre: %s\n", error.what());
+    return kExitBadInput;
   }
   return run_guarded(run);
 }

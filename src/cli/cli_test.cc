@@ -1,34 +1,20 @@
 // The program itself, run as a user runs it: exit codes, messages, output.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <array>
-#include <cstdio>
 #include <fstream>
 #include <sstream>
 
 #include "base/json.h"
 #include "cli/units.h"
+#include "tests/support/program.h"
 #include "tests/testing.h"
 
 namespace cadre {
 namespace {
 
-struct Ran {
-  int code = -1;
-  std::string out;  // standard output and error together
-};
+using testing::Ran;
 
-Ran run(const std::string& arguments) {
-  const std::string program = (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "cadre").string();
-  Ran ran;
-  FILE* pipe = ::popen((program + " " + arguments + " 2>&1 </dev/null").c_str(), "r");
-  std::array<char, 4096> buffer;
-  for (size_t n; (n = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) ran.out.append(buffer.data(), n);
-  const int status = ::pclose(pipe);
-  ran.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  return ran;
-}
+Ran run(const std::string& arguments) { return testing::run_cadre(arguments); }
 
 std::string demo() { return (testing::source_dir() / "models" / "demo").string(); }
 

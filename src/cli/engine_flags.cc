@@ -112,8 +112,8 @@ void add_run_flags(CLI::App& command, EngineFlags& f) {
       ->check(CLI::IsMember({"fast", "reference"}))->capture_default_str();
   command.add_option("--threads", f.threads, "Threads that compute; one a core unless told")->check(CLI::Range(1, 1024));
   command.add_option("--seed", f.seed, "Makes unseeded sampling repeatable, and names the dummy weights")->check(CLI::NonNegativeNumber);
+  add_balance_flags(command, f.balance, f.layout.options);
   add_layout_flags(command, f.layout);
-  add_balance_flags(command, f.balance);
   command.add_option("--moe-backend,--moe-runner-backend", f.moe_backend, "What computes the routed experts: auto, cpu_grouped or cpu_reference (the scalar definition)")
       ->capture_default_str();
   command.add_option("--dp-sync", f.dp_sync, "How data-parallel ranks step together: lockstep (agree before each step) or waves (as vLLM: pauses weighed every 32 turns)")
@@ -193,6 +193,8 @@ LoadedModel load_model(const EngineFlags& flags, const ControllerOptions& contro
   if (options.engine.eos_ids.empty() && out.tokenizer->eos_id()) options.engine.eos_ids.push_back(*out.tokenizer->eos_id());
   if (flags.seed >= 0) options.engine.seed = static_cast<uint64_t>(flags.seed);
   options.decoder.replica_choice = replica_choice_of(flags.balance);
+  options.decoder.num_nodes = num_nodes(flags.balance, layout);
+  options.decoder.expert_placements = initial_placements(flags.balance, resolved, out.config);
   options.decoder.balance = balancer_options(flags.balance, resolved, out.config);
   options.controller = controller;
   options.controller.sync = flags.dp_sync == "waves" ? DpSync::kWaves : DpSync::kLockstep;

@@ -1,33 +1,20 @@
 // `cadre eplb` as a user runs it: exit codes, files, JSON.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <array>
-#include <cstdio>
 #include <fstream>
 
 #include "base/json.h"
+#include "config/model_config.h"
 #include "eplb/placement_file.h"
+#include "tests/support/program.h"
 #include "tests/testing.h"
 
 namespace cadre {
 namespace {
 
-struct Ran {
-  int code = -1;
-  std::string out;  // standard output and error together
-};
+using testing::Ran;
 
-Ran run(const std::string& arguments) {
-  const std::string program = (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "cadre").string();
-  Ran ran;
-  FILE* pipe = ::popen((program + " eplb " + arguments + " 2>&1 </dev/null").c_str(), "r");
-  std::array<char, 4096> buffer;
-  for (size_t n; (n = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) ran.out.append(buffer.data(), n);
-  const int status = ::pclose(pipe);
-  ran.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  return ran;
-}
+Ran run(const std::string& arguments) { return testing::run_cadre("eplb " + arguments); }
 
 class EplbCli : public ::testing::Test {
  protected:
@@ -88,6 +75,44 @@ TEST_F(EplbCli, BadInputEndsWithOneSentenceAndCode2) {
     EXPECT_EQ(ran.code, 2) << arguments << "\n" << ran.out;
     EXPECT_TRUE(ran.out.rfind("cadre", 0) == 0) << ran.out;
     EXPECT_LE(std::count(ran.out.begin(), ran.out.end(), '\n'), 1) << ran.out;
+  }
+}
+
+// Placements and loads that an engine begins with: answers do not change, and what does not fit is refused before loading.
+TEST_F(EplbCli, ServingBeginsWithAPlacementOrALoad) {
+  const std::string demo = (testing::source_dir() / "models" / "demo").string();
+  const std::string ask = "generate " + demo + " --prompt 'Once upon a time' --max-tokens 8 --temperature 0 ";
+  const testing::Ran alone = testing::run_cadre(ask);
+  ASSERT_EQ(alone.code, 0) << alone.out;
+  const std::string expected = alone.out.substr(0, alone.out.find('\n'));
+  const ModelConfig config = load_model_config(demo);
+  const int64_t experts = config.moe.router.num_experts;
+  json::array counts, numbered;
+  for (const LayerConfig& layer : config.layers) {
+    json::array row;
+    for (int64_t e = 0; e < experts; ++e) row.push_back(layer.is_sparse ? 1 + e * e % 17 : 0);
+    counts.push_back(row);
+    if (layer.is_sparse) numbered.push_back(row);
+  }
+  const std::string load = file("demo_load.json", json::serialize(json::object{{"logical_count", counts}}));
+  const std::string sparse_load = file("sparse_load.json", json::serialize(json::object{{"logical_count", numbered}}));
+  const std::string placement = (dir_.path() / "demo_placement.json").string();
+  ASSERT_EQ(run("plan " + load + " --ranks 4 --redundant 8 --out " + placement).code, 0);
+  const std::string layout = ask + "-dp 4 -ep --ep-num-redundant-experts 8 --init-expert-location ";
+  for (const std::string& from : {load, sparse_load, placement, std::string("trivial")}) {
+    const testing::Ran ran = testing::run_cadre(layout + from);
+    ASSERT_EQ(ran.code, 0) << ran.out;
+    EXPECT_NE(ran.out.find(expected), std::string::npos) << ran.out;
+  }
+  EXPECT_EQ(testing::run_cadre(ask + "-dp 4 -ep --eplb-config '{\"num_redundant_experts\": 8, \"window_size\": 10}' --init-expert-location " + placement).code, 0);
+  const std::string shorter = file("shorter.json", R"({"logical_count": [[1, 2], [3, 4]]})"), broken = file("broken.json", "{}");
+  for (const std::string& bad : {layout + shorter, layout + broken, layout + "/nowhere", layout + load_, ask + "--init-expert-location " + placement,
+                                 ask + "-dp 4 -ep --init-expert-location " + placement, ask + "-dp 2 -ep --ep-num-redundant-experts 8 --init-expert-location " + placement,
+                                 ask + "-dp 4 -ep --eplb-config '{'", ask + "-dp 4 -ep --eplb-config '{\"windowsize\": 3}'", ask + "-dp 4 -ep --eplb-config '{\"window_size\": 0}'",
+                                 ask + "-dp 4 -ep --eplb-config '{\"policy\": \"best\"}'", ask + "-dp 4 -ep --ep-dispatch-algorithm luck"}) {
+    const testing::Ran ran = testing::run_cadre(bad);
+    EXPECT_EQ(ran.code, 2) << bad << "\n" << ran.out;
+    EXPECT_EQ(ran.out.rfind("cadre", 0), 0u) << ran.out;
   }
 }
 

@@ -84,6 +84,7 @@ struct RandomPlacements {
 class Matrix : public ::testing::TestWithParam<std::string> {
  protected:
   std::unique_ptr<Deployment> deploy(const Layout& layout, DpSync sync, bool is_ucx, bool is_moving = false) const {
+    static std::atomic<uint64_t> num_moving = testing::seed();
     static const SteadyClock clock;
     // Neither a bound on prompts nor the chunks that it makes change an answer.
     DeploymentOptions options{.config = config_, .layout = layout, .open_weights = [this] { return open_checkpoint(dir_); },
@@ -93,7 +94,7 @@ class Matrix : public ::testing::TestWithParam<std::string> {
     if (is_moving) {
       // Whole experts at once, or as much as the time of a step allows.
       options.decoder.balance = {.interval_steps = 1, .window_steps = 3, .layers_per_step = 2, .move_share = sync == DpSync::kWaves ? 0.5 : 1e12, .planner = RandomPlacements{testing::seed()}};
-      options.decoder.replica_choice = sync == DpSync::kWaves ? ReplicaChoice::kDynamic : ReplicaChoice::kStatic;
+      options.decoder.replica_choice = static_cast<ReplicaChoice>(num_moving++ % 3);  // any of them
     }
     if (is_ucx) options.wrap_comm = [&layout](int rank, std::unique_ptr<CommWorld>) { return ucx_ranks(layout.world).lend(rank); };
     return std::make_unique<Deployment>(std::move(options), std::make_shared<ByteTokenizer>(), clock);

@@ -13,7 +13,7 @@
 #include "base/rng.h"
 #include "eplb/load_series.h"
 #include "eplb/model_plan.h"
-#include "eplb/replica_choice.h"
+#include "parallel/replica_choice.h"
 
 namespace cadre::eplb {
 namespace {

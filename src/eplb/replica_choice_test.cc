@@ -1,4 +1,4 @@
-#include "eplb/replica_choice.h"
+#include "parallel/replica_choice.h"
 
 #include <gtest/gtest.h>
 

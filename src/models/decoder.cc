@@ -70,11 +70,19 @@ Decoder::Decoder(ModelConfig config, WeightSource& source, const DecoderOptions&
   const Layout layout = layout_of(options);
   check_activation_dtype(config_, layout, options.activation_dtype);
   const int64_t num_experts = config_.moe.router.num_experts;
-  const ExpertPlacement placement = num_experts > 0 ? ExpertPlacement::initial(num_experts, layout.ep, layout.placement, layout.redundant_experts) : ExpertPlacement();
+  ExpertPlacement placement = num_experts > 0 ? ExpertPlacement::initial(num_experts, layout.ep, layout.placement, layout.redundant_experts) : ExpertPlacement();
+  const int64_t slots = num_experts > 0 ? placement.slots_per_rank() : 0;
+  auto given = options.expert_placements.begin();
   const Shard shard = shard_of(layout, coords_of(options).world);
   WeightLoader loader(source, config_, shard, placement, options.activation_dtype == DType::kF8E4M3);
   embedding_ = std::move(loader.linear("model.embed_tokens", config_.vocab_size, config_.hidden_size).weight);
   for (int64_t i = 0; i < config_.num_layers; ++i) {
+    if (config_.layers[static_cast<size_t>(i)].is_sparse && given != options.expert_placements.end()) {
+      placement = *given++;
+      CADRE_CHECK(placement.num_experts() == num_experts && placement.ep() == layout.ep && placement.slots_per_rank() == slots, "a placement of {} experts in {} slots of {} ranks",
+                  placement.num_experts(), placement.num_slots(), placement.ep());
+      loader.place_experts(placement);
+    }
     LayerWeights weights = load_layer(loader, i);
     auto attention = [&]() -> std::variant<GqaAttention, MlaAttention> {
       if (auto* mla = std::get_if<MlaWeights>(&weights.attention)) return MlaAttention(attention_, rope_, options_.kv_dtype, std::move(*mla));
@@ -84,7 +92,7 @@ Decoder::Decoder(ModelConfig config, WeightSource& source, const DecoderOptions&
     auto feed_forward = [&]() -> std::variant<GatedMlp, MoeLayer> {
       if (auto* moe = std::get_if<MoeWeights>(&weights.feed_forward)) {
         moe->experts.set_backend(*choose_experts_backend({moe->experts.layout().gate_up.format, layout.exchange}, options_.moe_backend).backend);
-        return MoeLayer(config_.moe, placement, std::move(*moe));
+        return MoeLayer(config_.moe, ReplicaSplit(placement, options.replica_choice, options.num_nodes), std::move(*moe));
       }
       return std::move(std::get<GatedMlp>(weights.feed_forward));
     }();
@@ -143,7 +151,7 @@ void Decoder::make_workspace(int64_t slots) {
   }
   if (config_.moe.router.num_experts > 0) {
     ranks_->exchanges.emplace(ExchangeOptions{.layout = layout, .world_rank = coords_of(options_).world, .hidden = hidden, .top_k = config_.moe.router.top_k, .num_slots = slots,
-                                              .num_experts = config_.moe.router.num_experts, .replica_choice = options_.replica_choice, .codec = {hidden, options_.fp8_dispatch},
+                                              .num_experts = config_.moe.router.num_experts, .codec = {hidden, options_.fp8_dispatch},
                                               .world = options_.groups ? options_.groups->world.get() : nullptr});
     w_->moe.emplace(config_.moe, hidden, ffn_rows, ranks_->exchanges->max_pairs(), slots, options_.num_threads, rounds);
   }
@@ -314,11 +322,11 @@ void Decoder::attention_half(int64_t index, AttentionStep& step) {
 }
 
 void Decoder::feed_forward_half(int64_t index) {
-  const Layer& layer = *layers_[static_cast<size_t>(index)];
+  Layer& layer = *layers_[static_cast<size_t>(index)];
   const LayerPlan& plan = plan_[static_cast<size_t>(index)];
   const HalfPlan& half = plan.feed_forward;
   const Layout layout = layout_of(options_);
-  const auto* moe = std::get_if<MoeLayer>(&layer.feed_forward);
+  auto* moe = std::get_if<MoeLayer>(&layer.feed_forward);
   normalise(layer.feed_forward_norm);
   MoeStep step{.layer = index, .world_rows = ranks_->world_rows, .exchanges = ranks_->exchanges ? &*ranks_->exchanges : nullptr, .observer = balancer_ || observer_ ? &route_observer_ : nullptr,
                .observed = {0, ranks_->own.count}, .pool = &pool_, .work = index == watched_layer_ ? work_ : nullptr};

@@ -44,7 +44,10 @@ struct DecoderOptions {
   DType activation_dtype = DType::kF32;
   // How routed experts are computed: "auto" or a name of experts_backends().
   std::string moe_backend = "auto";
-  ReplicaChoice replica_choice = ReplicaChoice::kStatic;
+  ReplicaChoice replica_choice = ReplicaChoice::kWaterFill;
+  int num_nodes = 1;  // of equally many expert-parallel ranks each: ReplicaChoice::kStatic prefers a row's own
+  // Where experts begin, one for each sparse layer in order, of as many slots as the layout has; empty: ExpertPlacement::initial().
+  std::vector<ExpertPlacement> expert_placements;
   // Moves experts to where the load is; nullopt, or a layout without expert parallelism: no.
   std::optional<eplb::BalancerOptions> balance;
   // Of a layout of several ranks; null: one rank. Outlives the decoder; every rank makes one.

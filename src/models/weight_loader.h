@@ -17,10 +17,13 @@ namespace cadre {
 
 class WeightLoader {
  public:
-  // placement: of every sparse layer; empty for dense models. rounds_activations: products whose weight is stored in FP8 blocks
+  // placement: of every sparse layer unless place_experts() says another; empty for dense models. rounds_activations: products whose weight is stored in FP8 blocks
   // take inputs rounded to FP8.
   WeightLoader(WeightSource& source, const ModelConfig& config, const Shard& shard, ExpertPlacement placement, bool rounds_activations)
       : source_(source), config_(config), shard_(shard), placement_(std::move(placement)), rounds_activations_(rounds_activations) {}
+
+  // Of the layers that are loaded from now on.
+  void place_experts(ExpertPlacement placement) { placement_ = std::move(placement); }
 
   const ModelConfig& config() const { return config_; }
   const Shard& shard() const { return shard_; }
@@ -61,7 +64,7 @@ class WeightLoader {
   WeightSource& source_;
   const ModelConfig& config_;
   const Shard shard_;
-  const ExpertPlacement placement_;
+  ExpertPlacement placement_;
   const bool rounds_activations_;
 };
 

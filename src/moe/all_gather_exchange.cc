@@ -2,6 +2,7 @@
 // as one reduction (vLLM's allgather_reducescatter). Simple, and it sends world - 1 times each row.
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <optional>
 
 #include "base/check.h"
@@ -19,7 +20,8 @@ class AllGatherExchange final : public Exchange {
   explicit AllGatherExchange(const ExchangeOptions& options);
   int64_t chunk_rows() const override { return chunk_rows_; }
   int64_t max_pairs() const override { return options_.layout.world * chunk_rows_ * options_.top_k; }
-  void start_dispatch(const RoutedRows& rows, std::span<const int64_t> world_rows, const ExpertPlacement& placement) override;
+  void start_dispatch(const RoutedRows& rows, std::span<const int64_t> world_rows, ReplicaSplit& replicas) override;
+  std::span<const int32_t> own_slots() const override { return {own_slots_.data(), rows_.ids.size()}; }
   ExpertPairs finish_dispatch() override;
   std::span<const int64_t> pairs_from() const override { return pairs_from_; }
   void start_combine(const ExpertsWorkspace& outputs, ThreadPool& pool) override;
@@ -27,15 +29,16 @@ class AllGatherExchange final : public Exchange {
 
  private:
   void gather_routes();
-  void pick_pairs(const ExpertPlacement& placement);
+  void pick_pairs(ReplicaSplit& replicas);
 
   const ExchangeOptions options_;
   const int64_t chunk_rows_;
   RoutedRows rows_;
   std::vector<int64_t> world_rows_, first_row_;  // of each rank, and where its rows lie in x_
   GatherMode mode_ = GatherMode::kSumLen;
-  ReplicaChooser chooser_;
+  std::vector<int32_t> num_rows_of_expert_, next_row_;
   std::vector<int32_t> chosen_;       // slots of one rank's pairs
+  std::vector<int32_t> own_slots_;    // of this rank's
   std::vector<int32_t> ids_;          // [all rows, top_k] as world ranks gave them
   std::vector<float> weights_;
   std::vector<std::byte> own_rows_, own_routes_;
@@ -53,7 +56,7 @@ class AllGatherExchange final : public Exchange {
 
 AllGatherExchange::AllGatherExchange(const ExchangeOptions& options)
     : options_(options), chunk_rows_(exchange_chunk_rows(ExchangeKind::kAllGatherReduceScatter, options.layout.world)),
-      chooser_(options.replica_choice, options.layout, options.num_experts), chosen_(static_cast<size_t>(chunk_rows_ * options.top_k)) {
+      num_rows_of_expert_(static_cast<size_t>(options.num_experts)), next_row_(num_rows_of_expert_.size()), chosen_(static_cast<size_t>(chunk_rows_ * options.top_k)), own_slots_(chosen_.size()) {
   const size_t world = static_cast<size_t>(options.layout.world), rows = world * static_cast<size_t>(chunk_rows_), pairs = rows * static_cast<size_t>(options.top_k);
   world_rows_.resize(world);
   first_row_.resize(world);
@@ -73,7 +76,7 @@ AllGatherExchange::AllGatherExchange(const ExchangeOptions& options)
   else sums_.resize(x_.size()), mine_.resize(static_cast<size_t>(chunk_rows_ * options.hidden));
 }
 
-void AllGatherExchange::start_dispatch(const RoutedRows& rows, std::span<const int64_t> world_rows, const ExpertPlacement& placement) {
+void AllGatherExchange::start_dispatch(const RoutedRows& rows, std::span<const int64_t> world_rows, ReplicaSplit& replicas) {
   CADRE_CHECK(rows.num_rows <= chunk_rows_ && rows.num_rows == world_rows[static_cast<size_t>(options_.world_rank)], "{} rows of at most {}", rows.num_rows, chunk_rows_);
   rows_ = rows;
   std::copy(world_rows.begin(), world_rows.end(), world_rows_.begin());
@@ -84,7 +87,7 @@ void AllGatherExchange::start_dispatch(const RoutedRows& rows, std::span<const i
     num_rows_ += part_rows(mode_, world_rows_, static_cast<int>(r));
   }
   gather_routes();
-  pick_pairs(placement);
+  pick_pairs(replicas);
   const int64_t wire = options_.codec.bytes();
   for (int64_t r = 0; r < rows.num_rows; ++r) options_.codec.write(rows.x + r * options_.hidden, own_rows_.data() + r * wire);
   std::fill(send_.begin(), send_.end(), SendPart{own_rows_.data(), part_rows(mode_, world_rows_, options_.world_rank) * wire});
@@ -115,15 +118,23 @@ void AllGatherExchange::gather_routes() {
 }
 
 // Of all pairs, those whose expert is here; and of the own ones, where each is.
-void AllGatherExchange::pick_pairs(const ExpertPlacement& placement) {
+void AllGatherExchange::pick_pairs(ReplicaSplit& replicas) {
+  const ExpertPlacement& placement = replicas.placement();
   const int own_ep = options_.layout.coords(options_.world_rank).ep;
   const size_t top_k = static_cast<size_t>(options_.top_k);
   num_pairs_ = 0;
+  if (replicas.needs_counts()) {
+    std::fill(num_rows_of_expert_.begin(), num_rows_of_expert_.end(), 0);
+    for (const int32_t id : std::span(ids_).first(static_cast<size_t>(std::accumulate(world_rows_.begin(), world_rows_.end(), int64_t{0})) * top_k)) ++num_rows_of_expert_[static_cast<size_t>(id)];
+    replicas.split(num_rows_of_expert_);
+  }
+  std::fill(next_row_.begin(), next_row_.end(), 0);
   size_t at = 0;
   for (size_t source = 0; source < world_rows_.size(); ++source) {
     const int64_t before = num_pairs_;
     const size_t pairs = static_cast<size_t>(world_rows_[source]) * top_k;
-    chooser_.choose(placement, static_cast<int>(source), std::span(ids_).subspan(at, pairs), std::span(chosen_).first(pairs));
+    replicas.choose(options_.layout.coords(static_cast<int>(source)).ep, std::span(ids_).subspan(at, pairs), next_row_, chosen_);
+    if (static_cast<int>(source) == options_.world_rank) std::copy_n(chosen_.begin(), pairs, own_slots_.begin());
     for (size_t i = 0; i < pairs; ++i, ++at) {
       const int32_t slot = chosen_[i];
       if (placement.rank_of_slot(slot) != own_ep) continue;
@@ -138,9 +149,8 @@ void AllGatherExchange::pick_pairs(const ExpertPlacement& placement) {
   ordered_->clear();
   std::vector<int64_t>& sent = counts_;  // by ep rank, for the moment
   std::fill(sent.begin(), sent.end(), 0);
-  chooser_.choose(placement, options_.world_rank, rows_.ids, std::span(chosen_).first(rows_.ids.size()));
   for (size_t i = 0; i < rows_.ids.size(); ++i) {
-    const int ep_rank = placement.rank_of_slot(chosen_[i]);
+    const int ep_rank = placement.rank_of_slot(own_slots_[i]);
     ordered_->set(static_cast<int64_t>(i), ep_rank, static_cast<int32_t>(sent[static_cast<size_t>(ep_rank)]++));
   }
   for (int r = 0; r < options_.layout.ep; ++r) ordered_->set_num_sent(r, sent[static_cast<size_t>(r)]);

@@ -10,6 +10,7 @@
 #include "kernels/elementwise.h"
 #include "moe/exchange.h"
 #include "moe/ordered_combine.h"
+#include "moe/own_slots.h"
 #include "parallel/traffic_cost.h"
 
 namespace cadre {
@@ -20,7 +21,8 @@ class AllToAllExchange final : public Exchange {
   explicit AllToAllExchange(const ExchangeOptions& options);
   int64_t chunk_rows() const override { return chunk_rows_; }
   int64_t max_pairs() const override { return options_.layout.world * chunk_rows_ * options_.top_k; }
-  void start_dispatch(const RoutedRows& rows, std::span<const int64_t> world_rows, const ExpertPlacement& placement) override;
+  void start_dispatch(const RoutedRows& rows, std::span<const int64_t> world_rows, ReplicaSplit& replicas) override;
+  std::span<const int32_t> own_slots() const override { return slots_; }
   ExpertPairs finish_dispatch() override;
   std::span<const int64_t> pairs_from() const override { return pairs_from_; }
   void start_combine(const ExpertsWorkspace& outputs, ThreadPool& pool) override;
@@ -44,8 +46,8 @@ class AllToAllExchange final : public Exchange {
   const int64_t chunk_rows_;
   RoutedRows rows_;
   std::vector<Outgoing> out_;               // by ep rank
-  ReplicaChooser chooser_;
-  std::vector<int32_t> slot_of_own_;        // [rows, top_k]
+  OwnSlots own_slots_;
+  std::span<const int32_t> slots_;          // [rows, top_k]
   std::vector<int32_t> row_index_;          // [rows, top_k]: of the pair's row among those sent to its rank
   std::vector<int32_t> ep_rank_of_pair_;
   std::vector<std::byte> messages_;
@@ -63,7 +65,7 @@ class AllToAllExchange final : public Exchange {
 
 AllToAllExchange::AllToAllExchange(const ExchangeOptions& options)
     : options_(options), chunk_rows_(exchange_chunk_rows(ExchangeKind::kAllToAll, options.layout.world)), out_(static_cast<size_t>(options.layout.ep)),
-      chooser_(options.replica_choice, options.layout, options.num_experts) {
+      own_slots_(options_, chunk_rows_) {
   const int64_t world = options.layout.world, pairs = chunk_rows_ * options.top_k, wire = options.codec.bytes();
   for (Outgoing& o : out_) {
     o.rows.reserve(static_cast<size_t>(chunk_rows_));
@@ -71,7 +73,6 @@ AllToAllExchange::AllToAllExchange(const ExchangeOptions& options)
     o.slots.reserve(static_cast<size_t>(pairs));
     o.weights.reserve(static_cast<size_t>(pairs));
   }
-  slot_of_own_.resize(static_cast<size_t>(pairs));
   row_index_.resize(static_cast<size_t>(pairs));
   ep_rank_of_pair_.resize(static_cast<size_t>(pairs));
   const int64_t most_messages = std::min<int64_t>(options.layout.ep, options.top_k);  // destinations of a row
@@ -95,10 +96,11 @@ AllToAllExchange::AllToAllExchange(const ExchangeOptions& options)
   }
 }
 
-void AllToAllExchange::start_dispatch(const RoutedRows& rows, std::span<const int64_t>, const ExpertPlacement& placement) {
+void AllToAllExchange::start_dispatch(const RoutedRows& rows, std::span<const int64_t>, ReplicaSplit& replicas) {
   CADRE_CHECK(rows.num_rows <= chunk_rows_, "{} rows of at most {}", rows.num_rows, chunk_rows_);
   rows_ = rows;
-  sort_pairs(placement);
+  slots_ = own_slots_.choose(replicas, rows);
+  sort_pairs(replicas.placement());
   write_messages();
   num_rows_ = num_pairs_ = 0;
   options_.world->start({Traffic::kDispatch, rows.layer}, send_, recv_);
@@ -107,12 +109,10 @@ void AllToAllExchange::start_dispatch(const RoutedRows& rows, std::span<const in
 void AllToAllExchange::sort_pairs(const ExpertPlacement& placement) {
   for (Outgoing& o : out_) o.rows.clear(), o.pairs_of_row.clear(), o.slots.clear(), o.weights.clear();
   if (ordered_) ordered_->clear();
-  const auto slot_of_own = std::span(slot_of_own_).first(rows_.ids.size());
-  chooser_.choose(placement, options_.world_rank, rows_.ids, slot_of_own);
   const size_t top_k = static_cast<size_t>(options_.top_k);
   for (size_t i = 0; i < rows_.ids.size(); ++i) {
     const int32_t row = static_cast<int32_t>(i / top_k);
-    const int32_t slot = slot_of_own[i];
+    const int32_t slot = slots_[i];
     const int ep_rank = placement.rank_of_slot(slot);
     Outgoing& o = out_[static_cast<size_t>(ep_rank)];
     if (o.rows.empty() || o.rows.back() != row) o.rows.push_back(row), o.pairs_of_row.push_back(0);

@@ -14,7 +14,8 @@ class CheckedExchange final : public Exchange {
   int64_t chunk_rows() const override { return inner_->chunk_rows(); }
   int64_t max_pairs() const override { return inner_->max_pairs(); }
   std::span<const int64_t> pairs_from() const override { return inner_->pairs_from(); }
-  void start_dispatch(const RoutedRows& rows, std::span<const int64_t> world_rows, const ExpertPlacement& placement) override;
+  void start_dispatch(const RoutedRows& rows, std::span<const int64_t> world_rows, ReplicaSplit& replicas) override;
+  std::span<const int32_t> own_slots() const override { return inner_->own_slots(); }
   ExpertPairs finish_dispatch() override;
   void start_combine(const ExpertsWorkspace& outputs, ThreadPool& pool) override { inner_->start_combine(outputs, pool); }
   void finish_combine(float* out, ThreadPool& pool) override;
@@ -26,8 +27,6 @@ class CheckedExchange final : public Exchange {
 
   const ExchangeOptions options_;
   const std::unique_ptr<Exchange> inner_;
-  ReplicaChooser chooser_;
-  std::vector<int32_t> slots_;                 // of this rank's pairs
   std::vector<int32_t> sent_;                  // by ep rank, then slot
   std::vector<int32_t> received_, returned_;   // by world rank, then slot: its pairs here, and this rank's pairs there
   std::vector<SendPart> send_;
@@ -35,9 +34,8 @@ class CheckedExchange final : public Exchange {
 };
 
 CheckedExchange::CheckedExchange(const ExchangeOptions& options, std::unique_ptr<Exchange> inner)
-    : options_(options), inner_(std::move(inner)), chooser_(options.replica_choice, options.layout, options.num_experts), sent_(static_cast<size_t>(options.layout.ep * options.num_slots)),
+    : options_(options), inner_(std::move(inner)), sent_(static_cast<size_t>(options.layout.ep * options.num_slots)),
       received_(static_cast<size_t>(options.layout.world * options.num_slots)), returned_(received_.size()) {
-  slots_.reserve(static_cast<size_t>(inner_->chunk_rows() * options.top_k));
   for (int r = 0; r < options.layout.world; ++r) {
     const int64_t bytes = options.num_slots * 4;
     send_.push_back({reinterpret_cast<const std::byte*>(slots_of(received_, r).data()), bytes});
@@ -45,12 +43,10 @@ CheckedExchange::CheckedExchange(const ExchangeOptions& options, std::unique_ptr
   }
 }
 
-void CheckedExchange::start_dispatch(const RoutedRows& rows, std::span<const int64_t> world_rows, const ExpertPlacement& placement) {
+void CheckedExchange::start_dispatch(const RoutedRows& rows, std::span<const int64_t> world_rows, ReplicaSplit& replicas) {
+  inner_->start_dispatch(rows, world_rows, replicas);
   std::fill(sent_.begin(), sent_.end(), 0);
-  slots_.resize(rows.ids.size());
-  chooser_.choose(placement, options_.world_rank, rows.ids, slots_);
-  for (const int32_t slot : slots_) ++sent_[static_cast<size_t>(slot)];
-  inner_->start_dispatch(rows, world_rows, placement);
+  for (const int32_t slot : inner_->own_slots()) ++sent_[static_cast<size_t>(slot)];
 }
 
 ExpertPairs CheckedExchange::finish_dispatch() {

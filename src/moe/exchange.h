@@ -14,7 +14,6 @@
 #include "comm/group.h"
 #include "moe/experts.h"
 #include "moe/row_codec.h"
-#include "parallel/expert_placement.h"
 #include "parallel/layout.h"
 #include "parallel/replica_choice.h"
 
@@ -35,7 +34,6 @@ struct ExchangeOptions {
   int64_t hidden = 0, top_k = 0;
   int64_t num_slots = 0;  // on each rank of the expert-parallel group
   int64_t num_experts = 0;
-  ReplicaChoice replica_choice = ReplicaChoice::kStatic;
   RowCodec codec;
   Group* world = nullptr;  // null: one rank
 };
@@ -46,8 +44,11 @@ class Exchange {
   virtual int64_t chunk_rows() const = 0;
   // Pairs that one round may bring to this rank at most.
   virtual int64_t max_pairs() const = 0;
-  // world_rows: rows of each rank in this round. rows and placement stay untouched until finish_combine() returns.
-  virtual void start_dispatch(const RoutedRows& rows, std::span<const int64_t> world_rows, const ExpertPlacement& placement) = 0;
+  // world_rows: rows of each rank in this round. replicas: of the layer's placement. What rows and replicas view stays
+  // untouched until finish_combine() returns.
+  virtual void start_dispatch(const RoutedRows& rows, std::span<const int64_t> world_rows, ReplicaSplit& replicas) = 0;
+  // After start_dispatch(): which of the world's slots each of rows.ids goes to.
+  virtual std::span<const int32_t> own_slots() const = 0;
   virtual ExpertPairs finish_dispatch() = 0;
   // How many of the pairs of finish_dispatch() came from each rank of the world; they stand one rank after the other.
   virtual std::span<const int64_t> pairs_from() const = 0;

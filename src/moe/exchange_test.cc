@@ -98,7 +98,7 @@ Input make_input(const World& world, int rank, const Routing& routing, uint64_t 
   return in;
 }
 
-std::vector<float> run_rounds(Exchange& exchange, const Experts& experts, const ExpertPlacement& placement, const World& world, int rank, const Input& in) {
+std::vector<float> run_rounds(Exchange& exchange, const Experts& experts, ReplicaSplit replicas, const World& world, int rank, const Input& in) {
   ThreadPool pool(1);
   ExpertsWorkspace w(exchange.max_pairs(), experts.num_slots(), kHidden, kWidth, 1);
   std::vector<float> out(in.x.size());
@@ -108,7 +108,7 @@ std::vector<float> run_rounds(Exchange& exchange, const Experts& experts, const 
     for (const int64_t r : world.rows) rows.push_back(std::clamp<int64_t>(r - first, 0, at_once));
     const int64_t from = std::min(first, own), count = rows[static_cast<size_t>(rank)];
     const size_t at = static_cast<size_t>(from * world.top_k), size = static_cast<size_t>(count * world.top_k);
-    exchange.start_dispatch({in.x.data() + from * kHidden, count, std::span(in.ids).subspan(at, size), std::span(in.weights).subspan(at, size)}, rows, placement);
+    exchange.start_dispatch({in.x.data() + from * kHidden, count, std::span(in.ids).subspan(at, size), std::span(in.weights).subspan(at, size)}, rows, replicas);
     experts.compute(exchange.finish_dispatch(), w, pool);
     exchange.start_combine(w, pool);
     exchange.finish_combine(out.data() + from * kHidden, pool);
@@ -124,14 +124,15 @@ std::vector<float> expected_of(const World& world, int rank, const Input& in) {
   Input seen = in;
   if (world.codec.is_fp8_wire) round_all(seen.x);
   const auto exchange = make_local_exchange({.hidden = kHidden, .top_k = world.top_k, .num_slots = kExperts, .codec = alone.codec});
-  return run_rounds(*exchange, experts, ExpertPlacement::initial(kExperts, 1, PlacementStrategy::kLinear), alone, 0, seen);
+  return run_rounds(*exchange, experts, ReplicaSplit(ExpertPlacement::initial(kExperts, 1, PlacementStrategy::kLinear), ReplicaChoice::kStatic), alone, 0, seen);
 }
 
-std::vector<std::vector<float>> run_world(const World& world, const Routing& routing, uint64_t seed) {
+std::vector<std::vector<float>> run_world(const World& world, const Routing& routing, uint64_t seed, std::vector<TrafficCounts>* counted = nullptr) {
   const Layout& l = world.layout;
   auto worlds = make_inproc_worlds(l.world);
   std::vector<std::vector<float>> out(static_cast<size_t>(l.world));
   std::vector<std::thread> threads;
+  if (counted) counted->resize(static_cast<size_t>(l.world));
   for (int rank = 0; rank < l.world; ++rank)
     threads.emplace_back([&, rank] {
       RankGroups groups(*worlds[static_cast<size_t>(rank)], l, 1);
@@ -144,9 +145,10 @@ std::vector<std::vector<float>> run_world(const World& world, const Routing& rou
       for (size_t s = 0; s < mine.size(); ++s)
         if (mine[s] != kEmptySlot) fill_expert(experts, static_cast<int64_t>(s), mine[s], width);
       const Exchanges exchanges({.layout = l, .world_rank = rank, .hidden = kHidden, .top_k = world.top_k, .num_slots = placement.slots_per_rank(),
-                                 .num_experts = kExperts, .replica_choice = world.choice, .codec = world.codec, .world = groups.world.get()});
+                                 .num_experts = kExperts, .codec = world.codec, .world = groups.world.get()});
       const Input in = make_input(world, rank, routing, seed);
-      out[static_cast<size_t>(rank)] = run_rounds(exchanges.for_step(world.rows), experts, placement, world, rank, in);
+      out[static_cast<size_t>(rank)] = run_rounds(exchanges.for_step(world.rows), experts, ReplicaSplit(placement, world.choice), world, rank, in);
+      if (counted) (*counted)[static_cast<size_t>(rank)] = groups.counters.layer(0);
     });
   for (std::thread& t : threads) t.join();
   return out;
@@ -167,6 +169,7 @@ const Kind kKinds[] = {{ExchangeKind::kAllGatherReduceScatter, CombineOrder::kEx
 
 TEST(Exchange, EveryKindUnderEveryRoutingEqualsOneRank) {
   SCOPED_TRACE(testing::seed());
+  uint64_t num_cases = testing::seed();
   for (const auto& [world_size, ep] : {std::pair{2, 2}, {3, 3}, {4, 4}, {4, 2}, {5, 5}})
     for (const std::vector<int64_t>& rows : {std::vector<int64_t>{9, 1, 0, 4, 2}, {0, 0, 7, 0, 1}, {1, 1, 1, 1, 1}, {0, 1, 0, 0, 0}})
       for (const Routing& routing : routings())
@@ -176,8 +179,8 @@ TEST(Exchange, EveryKindUnderEveryRoutingEqualsOneRank) {
           world.layout = {.world = world_size, .attn_dp = world_size, .ep = ep, .moe_tp = world_size / ep, .exchange = kind.exchange,
                           .placement = testing::seed() % 2 ? PlacementStrategy::kRoundRobin : PlacementStrategy::kLinear, .combine = kind.combine};
           SCOPED_TRACE(fmt::format("{} ranks, ep {}, {}, {}, {}", world_size, ep, exchange_name(kind.exchange), kind.combine == CombineOrder::kExact ? "exact" : "per rank", routing.name));
-          // With the round's parity, some experts have replicas.
-          if (rows[0] % 2) world.layout.redundant_experts = world_size + 1, world.choice = rows[0] > 1 ? ReplicaChoice::kDynamic : ReplicaChoice::kStatic;
+          // Experts with replicas, chosen in each way in turn, and in one pattern without.
+          if (rows[2] != 7) world.layout.redundant_experts = world_size + 1, world.choice = static_cast<ReplicaChoice>(num_cases++ % 3);
           const auto got = run_world(world, routing, testing::seed());
           for (int r = 0; r < world_size; ++r) {
             const auto expected = expected_of(world, r, make_input(world, r, routing, testing::seed()));
@@ -188,6 +191,29 @@ TEST(Exchange, EveryKindUnderEveryRoutingEqualsOneRank) {
         }
 }
 
+// Bytes and calls of the row counts that water fill asks for are the predicted ones, also over several rounds.
+TEST(Exchange, RowCountsAreSentWhereReplicasAreFilledAndCostWhatIsPredicted) {
+  for (const ExchangeKind exchange : {ExchangeKind::kAllToAll, ExchangeKind::kAllToAllLowLatency})
+    for (const ReplicaChoice choice : {ReplicaChoice::kStatic, ReplicaChoice::kDynamic, ReplicaChoice::kWaterFill}) {
+      World world{.choice = choice, .rows = {400, 3, 0}};
+      world.layout = {.world = 3, .attn_dp = 3, .ep = 3, .exchange = exchange, .redundant_experts = 3};
+      std::vector<TrafficCounts> counted;
+      run_world(world, routings()[0], 7, &counted);
+      const int64_t chunk = exchange_chunk_rows(exchange, 3), rounds = (400 + chunk - 1) / chunk;
+      for (const TrafficCounts& c : counted) {
+        const TrafficCount got = c[static_cast<size_t>(Traffic::kDispatchCounts)];
+        const bool is_counted = choice == ReplicaChoice::kWaterFill;
+        EXPECT_EQ(got.calls, is_counted ? rounds : 0);
+        EXPECT_EQ(got.bytes_sent, is_counted ? rounds * kExperts * 2 * 2 : 0);
+        ModelConfig config;
+        config.moe.router.num_experts = kExperts, config.moe.router.top_k = world.top_k, config.hidden_size = kHidden;
+        const LayerPlan plan{.is_sparse = true, .feed_forward = {.exchange = exchange}};
+        const TrafficCounts predicted = predict_layer_traffic(config, world.layout, plan, {.dp_rows = world.rows, .counts_rows = is_counted});
+        EXPECT_EQ(got, predicted[static_cast<size_t>(Traffic::kDispatchCounts)]);
+      }
+    }
+}
+
 // An exchange that loses the last pair of each round.
 class LossyExchange final : public Exchange {
  public:
@@ -195,7 +221,8 @@ class LossyExchange final : public Exchange {
   int64_t chunk_rows() const override { return inner_->chunk_rows(); }
   int64_t max_pairs() const override { return inner_->max_pairs(); }
   std::span<const int64_t> pairs_from() const override { return {&num_pairs_, 1}; }
-  void start_dispatch(const RoutedRows& rows, std::span<const int64_t> world_rows, const ExpertPlacement& placement) override { inner_->start_dispatch(rows, world_rows, placement); }
+  void start_dispatch(const RoutedRows& rows, std::span<const int64_t> world_rows, ReplicaSplit& replicas) override { inner_->start_dispatch(rows, world_rows, replicas); }
+  std::span<const int32_t> own_slots() const override { return inner_->own_slots(); }
   ExpertPairs finish_dispatch() override {
     ExpertPairs pairs = inner_->finish_dispatch();
     num_pairs_ = static_cast<int64_t>(pairs.slot_of_pair.size()) - 1;
@@ -222,9 +249,9 @@ TEST(Exchange, ALostRowEndsACheckedBuildWithItsPlace) {
   for (int32_t e = 0; e < kExperts; ++e) fill_expert(experts, e, e, {0, kWidth});
   const auto placement = ExpertPlacement::initial(kExperts, 1, PlacementStrategy::kLinear);
   const auto good = make_checked_exchange(options, make_local_exchange(options));
-  EXPECT_EQ(run_rounds(*good, experts, placement, world, 0, in), expected_of(world, 0, in));
+  EXPECT_EQ(run_rounds(*good, experts, ReplicaSplit(placement, ReplicaChoice::kStatic), world, 0, in), expected_of(world, 0, in));
   const auto lossy = make_checked_exchange(options, std::make_unique<LossyExchange>(options));
-  EXPECT_DEATH(run_rounds(*lossy, experts, placement, world, 0, in), "rank 0 sent 5 rows to slot 8 of rank 0, which computed 4");
+  EXPECT_DEATH(run_rounds(*lossy, experts, ReplicaSplit(placement, ReplicaChoice::kStatic), world, 0, in), "rank 0 sent 5 rows to slot 8 of rank 0, which computed 4");
 }
 
 TEST(Exchange, MoreRowsThanARoundHoldsGoInSeveral) {
@@ -268,7 +295,7 @@ TEST(ExpertsBackend, TheTablesCpuEntriesAgreeToTheBitAndNamesAreChecked) {
     EXPECT_EQ(choice.passed_over.size() + 1, experts_backends().size());
     experts.set_backend(*choice.backend);
     const auto exchange = make_local_exchange({.hidden = kHidden, .top_k = world.top_k, .num_slots = kExperts, .codec = {.hidden = kHidden}});
-    outs.push_back(run_rounds(*exchange, experts, placement, world, 0, in));
+    outs.push_back(run_rounds(*exchange, experts, ReplicaSplit(placement, ReplicaChoice::kStatic), world, 0, in));
   }
   EXPECT_EQ(outs[0], outs[1]);
   EXPECT_EQ(outs[1], outs[2]);

@@ -20,11 +20,12 @@ class LocalExchange final : public Exchange {
   int64_t chunk_rows() const override { return kRowsAtOnce; }
   int64_t max_pairs() const override { return kRowsAtOnce * options_.top_k; }
 
-  void start_dispatch(const RoutedRows& rows, std::span<const int64_t>, const ExpertPlacement& placement) override {
+  void start_dispatch(const RoutedRows& rows, std::span<const int64_t>, ReplicaSplit& replicas) override {
     CADRE_CHECK(rows.num_rows <= kRowsAtOnce, "{} rows of at most {}", rows.num_rows, kRowsAtOnce);
     rows_ = rows;
-    for (size_t i = 0; i < rows.ids.size(); ++i) slots_[i] = placement.expert_to_slots(rows.ids[i])[0];
+    for (size_t i = 0; i < rows.ids.size(); ++i) slots_[i] = replicas.placement().expert_to_slots(rows.ids[i])[0];
   }
+  std::span<const int32_t> own_slots() const override { return {slots_.data(), rows_.ids.size()}; }
 
   std::span<const int64_t> pairs_from() const override { return {&num_pairs_, 1}; }
   ExpertPairs finish_dispatch() override {

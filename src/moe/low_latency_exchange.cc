@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "moe/exchange.h"
 #include "moe/ordered_combine.h"
+#include "moe/own_slots.h"
 #include "parallel/traffic_cost.h"
 
 namespace cadre {
@@ -17,7 +18,8 @@ class LowLatencyExchange final : public Exchange {
   explicit LowLatencyExchange(const ExchangeOptions& options);
   int64_t chunk_rows() const override { return chunk_rows_; }
   int64_t max_pairs() const override { return options_.layout.world * chunk_rows_ * options_.top_k; }
-  void start_dispatch(const RoutedRows& rows, std::span<const int64_t> world_rows, const ExpertPlacement& placement) override;
+  void start_dispatch(const RoutedRows& rows, std::span<const int64_t> world_rows, ReplicaSplit& replicas) override;
+  std::span<const int32_t> own_slots() const override { return slots_; }
   ExpertPairs finish_dispatch() override;
   std::span<const int64_t> pairs_from() const override { return pairs_from_; }
   void start_combine(const ExpertsWorkspace& outputs, ThreadPool& pool) override { combine_.start(outputs, pairs_from_, rows_.layer, pool); }
@@ -29,9 +31,9 @@ class LowLatencyExchange final : public Exchange {
   const ExchangeOptions options_;
   const int64_t chunk_rows_;
   RoutedRows rows_;
-  ReplicaChooser chooser_;
+  OwnSlots own_slots_;
+  std::span<const int32_t> slots_;      // of this rank's pairs
   std::vector<int32_t> count_, next_;   // by slot of the world: pairs, and where its next one goes
-  std::vector<int32_t> slot_of_own_;    // of this rank's pairs
   std::vector<std::byte> messages_;
   std::vector<int64_t> first_byte_;     // by ep rank
   std::vector<SendPart> send_;
@@ -45,8 +47,8 @@ class LowLatencyExchange final : public Exchange {
 
 LowLatencyExchange::LowLatencyExchange(const ExchangeOptions& options)
     : options_(options), chunk_rows_(exchange_chunk_rows(ExchangeKind::kAllToAllLowLatency, options.layout.world)),
-      chooser_(options.replica_choice, options.layout, options.num_experts),
-      count_(static_cast<size_t>(options.layout.ep * options.num_slots)), next_(count_.size()), slot_of_own_(static_cast<size_t>(chunk_rows_ * options.top_k)),
+      own_slots_(options_, chunk_rows_),
+      count_(static_cast<size_t>(options.layout.ep * options.num_slots)), next_(count_.size()),
       first_byte_(static_cast<size_t>(options.layout.ep + 1)), send_(static_cast<size_t>(options.layout.world)), pairs_from_(send_.size()),
       combine_(options_, chunk_rows_, options.layout.world * chunk_rows_ * options.top_k) {
   const int64_t wire = options.codec.bytes(), pairs = chunk_rows_ * options.top_k;
@@ -58,14 +60,14 @@ LowLatencyExchange::LowLatencyExchange(const ExchangeOptions& options)
   slot_of_pair_.resize(row_of_pair_.size());
 }
 
-void LowLatencyExchange::start_dispatch(const RoutedRows& rows, std::span<const int64_t>, const ExpertPlacement& placement) {
+void LowLatencyExchange::start_dispatch(const RoutedRows& rows, std::span<const int64_t>, ReplicaSplit& replicas) {
   CADRE_CHECK(rows.num_rows <= chunk_rows_, "{} rows of at most {}", rows.num_rows, chunk_rows_);
   rows_ = rows;
   combine_.clear();
   std::fill(count_.begin(), count_.end(), 0);
-  const auto slot_of_own = std::span(slot_of_own_).first(rows.ids.size());
-  chooser_.choose(placement, options_.world_rank, rows.ids, slot_of_own);
-  for (const int32_t slot : slot_of_own) ++count_[static_cast<size_t>(slot)];
+  const ExpertPlacement& placement = replicas.placement();
+  slots_ = own_slots_.choose(replicas, rows);
+  for (const int32_t slot : slots_) ++count_[static_cast<size_t>(slot)];
   const int64_t wire = options_.codec.bytes(), slots = options_.num_slots;
   int64_t at = 0;
   for (int r = 0; r < options_.layout.ep; ++r) {
@@ -82,7 +84,7 @@ void LowLatencyExchange::start_dispatch(const RoutedRows& rows, std::span<const 
     at += bytes;
   }
   for (size_t i = 0; i < rows.ids.size(); ++i) {
-    const int32_t slot = slot_of_own_[i];
+    const int32_t slot = slots_[i];
     const int ep_rank = placement.rank_of_slot(slot);
     const int32_t index = next_[static_cast<size_t>(slot)]++;
     options_.codec.write(rows.x + static_cast<int64_t>(i) / options_.top_k * options_.hidden, messages_.data() + first_byte_[static_cast<size_t>(ep_rank)] + index * wire);

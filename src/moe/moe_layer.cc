@@ -14,9 +14,9 @@ MoeWorkspace::MoeWorkspace(const MoeConfig& c, int64_t hidden, int64_t max_rows,
       shared_out(static_cast<size_t>(c.shared_intermediate > 0 ? max_rows * hidden : 0)),
       rounded(static_cast<size_t>(rounds_inputs ? max_rows * hidden : 0)), experts(max_pairs, num_slots, hidden, c.expert_intermediate, num_threads) {}
 
-MoeLayer::MoeLayer(const MoeConfig& config, ExpertPlacement placement, MoeWeights weights) : config_(config), placement_(std::move(placement)), weights_(std::move(weights)) {}
+MoeLayer::MoeLayer(const MoeConfig& config, ReplicaSplit replicas, MoeWeights weights) : config_(config), replicas_(std::move(replicas)), weights_(std::move(weights)) {}
 
-void MoeLayer::forward(const MoeStep& step, const float* x, int64_t num_rows, float* out, std::span<uint8_t> row_failed, MoeWorkspace& w) const {
+void MoeLayer::forward(const MoeStep& step, const float* x, int64_t num_rows, float* out, std::span<uint8_t> row_failed, MoeWorkspace& w) {
   const int64_t hidden = weights_.router.weight.view().k(), top_k = config_.router.top_k;
   route(step, x, num_rows, row_failed, w);
   std::fill(out, out + num_rows * hidden, 0.0f);
@@ -31,7 +31,7 @@ void MoeLayer::forward(const MoeStep& step, const float* x, int64_t num_rows, fl
     for (size_t r = 0; r < w.round_rows.size(); ++r) w.round_rows[r] = std::clamp<int64_t>(step.world_rows[r] - first, 0, at_once);
     const int64_t count = std::clamp<int64_t>(num_rows - first, 0, at_once), from = std::min(first, num_rows);
     const size_t at = static_cast<size_t>(from * top_k), size = static_cast<size_t>(count * top_k);
-    exchange.start_dispatch({experts_x + from * hidden, count, {w.ids.data() + at, size}, {w.weights.data() + at, size}, step.layer}, w.round_rows, placement_);
+    exchange.start_dispatch({experts_x + from * hidden, count, {w.ids.data() + at, size}, {w.weights.data() + at, size}, step.layer}, w.round_rows, replicas_);
     if (!std::exchange(has_shared, true)) compute_shared(in, num_rows, w, *step.pool);  // while rows travel
     compute_experts(exchange.finish_dispatch(), step.work, w.experts, *step.pool);
     exchange.start_combine(w.experts, *step.pool);

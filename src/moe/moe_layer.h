@@ -56,15 +56,15 @@ struct MoeStep {
 
 class MoeLayer {
  public:
-  // placement: of this layer's experts on the ranks of the exchange.
-  MoeLayer(const MoeConfig& config, ExpertPlacement placement, MoeWeights weights);
+  // replicas: of this layer's experts on the ranks of the exchange.
+  MoeLayer(const MoeConfig& config, ReplicaSplit replicas, MoeWeights weights);
   // out = experts(x) + shared(x); x, out: [num_rows, H]. row_failed[r] is set where the router met a NaN. A collective
   // unless the exchange is local: every rank calls, with 0 rows too.
-  void forward(const MoeStep& step, const float* x, int64_t num_rows, float* out, std::span<uint8_t> row_failed, MoeWorkspace& w) const;
+  void forward(const MoeStep& step, const float* x, int64_t num_rows, float* out, std::span<uint8_t> row_failed, MoeWorkspace& w);
 
-  const ExpertPlacement& placement() const { return placement_; }
+  const ExpertPlacement& placement() const { return replicas_.placement(); }
   // Of as many slots. Between steps only, on all ranks at the same one, when this rank's slots hold what it says.
-  void set_placement(ExpertPlacement placement) { placement_ = std::move(placement); }
+  void set_placement(ExpertPlacement placement) { replicas_ = ReplicaSplit(std::move(placement), replicas_.choice(), replicas_.nodes()); }
   Experts& experts() { return weights_.experts; }
 
  private:
@@ -73,7 +73,7 @@ class MoeLayer {
   void compute_shared(const SharedInput& x, int64_t num_rows, MoeWorkspace& w, ThreadPool& pool) const;
   void add_shared(const float* x, int64_t num_rows, float* out, MoeWorkspace& w, ThreadPool& pool) const;
   const MoeConfig& config_;
-  ExpertPlacement placement_;
+  ReplicaSplit replicas_;
   MoeWeights weights_;
 };
 

@@ -167,10 +167,10 @@ TEST(Experts, EqualOneTokenAtATimeToTheBit) {
       ThreadPool pool(threads);
       ExpertsWorkspace w(tokens * top_k, num_experts, hidden, width, threads);
       std::vector<float> out(expected.size(), 0.25f);
-      const auto placement = ExpertPlacement::initial(num_experts, 1, PlacementStrategy::kLinear);
+      ReplicaSplit replicas(ExpertPlacement::initial(num_experts, 1, PlacementStrategy::kLinear), ReplicaChoice::kStatic);
       const std::vector<int64_t> world_rows{tokens};
       const auto exchange = make_local_exchange({.hidden = hidden, .top_k = top_k, .num_slots = num_experts, .codec = {.hidden = hidden}});
-      exchange->start_dispatch({x.data(), tokens, slots, weights}, world_rows, placement);
+      exchange->start_dispatch({x.data(), tokens, slots, weights}, world_rows, replicas);
       experts.compute(exchange->finish_dispatch(), w, pool);
       exchange->start_combine(w, pool);
       exchange->finish_combine(out.data(), pool);

@@ -55,8 +55,9 @@ void add_all_to_all(const ModelConfig& config, const Layout& layout, const std::
   TrafficCount& combine = of(*out, Traffic::kCombine);
   dispatch.calls += chunks;
   combine.calls += chunks;
+  if (input.counts_rows) of(*out, Traffic::kDispatchCounts) += {chunks, chunks * config.moe.router.num_experts * kRowCountBytes * (layout.world - 1)};
   if (kind == ExchangeKind::kAllToAllLowLatency) {
-    const int64_t slots = (config.moe.router.num_experts + layout.ep - 1) / layout.ep;
+    const int64_t slots = (config.moe.router.num_experts + layout.redundant_experts + layout.ep - 1) / layout.ep;
     dispatch.bytes_sent += chunks * (layout.world - 1) * slots * kDispatchHeaderBytes / 2 + input.out.pairs_to_others * wire;
     combine.bytes_sent += input.in.pairs_to_others * hidden_bytes;
     return;

@@ -18,6 +18,8 @@ ExchangeKind exchange_for_step(ExchangeKind kind, std::span<const int64_t> world
 // What a dispatch message holds beside rows. One header a message; per row how many of its experts follow; per expert its
 // slot, and its weight where the destination adds up.
 inline constexpr int64_t kDispatchHeaderBytes = 8, kDispatchRowBytes = 4, kDispatchSlotBytes = 4, kDispatchWeightBytes = 4;
+// Of each expert, to every other rank, where the choice of replicas needs the rows of all (kDispatchCounts).
+inline constexpr int64_t kRowCountBytes = 2;
 
 // What the routing of one rank's rows makes it send, over all its chunks.
 struct DispatchRows {
@@ -47,6 +49,7 @@ struct LayerTrafficInput {
   // Sparse layers with expert parallelism: what this rank's rows send to others, and what others' rows send to it.
   DispatchRows out, in;
   bool is_fp8_dispatch = false;
+  bool counts_rows = false;  // ReplicaSplit::needs_counts() of the layer: all-to-all exchanges tell each other row counts first
 };
 TrafficCounts predict_layer_traffic(const ModelConfig& config, const Layout& layout, const LayerPlan& plan, const LayerTrafficInput& input);
 
