@@ -53,6 +53,7 @@ void add_balance_flags(CLI::App& command, BalanceFlags& f, ParallelOptions& opti
   command.add_option("--ep-dispatch-algorithm", f.dispatch, 
                      "Which replica a row goes to: static (the nearest, or else by rank), dynamic (in turn), water_fill (so that the busiest rank of the batch is least busy); auto: water_fill")
       ->check(CLI::IsMember({"auto", "static", "dynamic", "water_fill"}))->capture_default_str()->group(kGroup);
+  command.add_flag("--eplb-free-moves", f.has_free_moves, "Plan for balance alone; else a move has to repay, by the next plan, the time that its bytes take here")->group(kGroup);
   command.add_option("--init-expert-location", f.initial,
                      "Where experts begin: a placement (cadre eplb plan --out, GET /expert_placement, SGLang, vLLM-Ascend), or a recorded load to plan from; trivial: in order")
       ->capture_default_str()->group(kGroup);
@@ -79,7 +80,8 @@ std::vector<ExpertPlacement> initial_placements(const BalanceFlags& flags, const
 
 std::optional<eplb::BalancerOptions> balancer_options(const BalanceFlags& flags, const ResolvedLayout& resolved, const ModelConfig& config) {
   if (!resolved.is_eplb_enabled || config.moe.router.num_experts == 0) return std::nullopt;
-  eplb::BalancerOptions out{.interval_steps = flags.interval_steps, .window_steps = flags.window_steps, .layers_per_step = flags.layers_per_step, .min_balancedness = flags.min_utilization,
+  eplb::BalancerOptions out{.interval_steps = flags.interval_steps, .window_steps = flags.window_steps, .layers_per_step = flags.layers_per_step,
+                            .min_balancedness = flags.min_utilization, .prices_moves = !flags.has_free_moves,
                             .ranks_per_node = static_cast<int>(flags.ranks_per_node)};
   out.planner = eplb::make_planner(algorithm_of(flags), resolved.layout, config.moe.router, num_nodes(flags, resolved.layout));
   out.log = [](const std::string& line) { std::fprintf(stderr, "cadre: %s\n", line.c_str()); };

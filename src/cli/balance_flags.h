@@ -17,6 +17,7 @@ struct BalanceFlags {
   std::string algorithm = "cadre", dispatch = "auto", initial = "trivial";
   int64_t window_steps = 1000, interval_steps = 3000, layers_per_step = 1, ranks_per_node = 0;
   double min_utilization = 1.0;
+  bool has_free_moves = false;
 };
 
 // Flags that are written beside --eplb-config count before it.

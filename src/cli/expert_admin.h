@@ -1,4 +1,4 @@
-// The API's hold on the balancer of a deployment.
+// The API's hold on the experts of a deployment: its balancer and its recorder.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace cadre::cli {
 
-// Null where experts do not move. The deployment outlives the result.
+// Null for dense models. The deployment outlives the result.
 std::shared_ptr<ExpertAdmin> expert_admin(const Deployment& deployment);
 
 }  // namespace cadre::cli

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <mutex>
+#include <numeric>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/rng.h"
@@ -44,7 +46,7 @@ class Balancing : public ::testing::Test {
     const std::lock_guard lock(mutex_);
     return log_;
   }
-  static ExpertPlacement keep(int64_t, std::span<const int64_t>, const ExpertPlacement& current) { return current; }
+  static ExpertPlacement keep(const eplb::LayerLoad& layer) { return layer.current; }
 
   const SteadyClock clock_;
   const std::filesystem::path dir_ = testing::model_dir("qwen3_moe");
@@ -55,9 +57,9 @@ class Balancing : public ::testing::Test {
 
 TEST_F(Balancing, APlanThatFailsLeavesThePlacementInForceAndSaysSo) {
   int num_calls = 0;
-  const auto deployment = deploy({.interval_steps = 4, .planner = [&](int64_t, std::span<const int64_t> load, const ExpertPlacement& current) -> ExpertPlacement {
+  const auto deployment = deploy({.interval_steps = 4, .planner = [&](const eplb::LayerLoad& layer) -> ExpertPlacement {
     ++num_calls;
-    EXPECT_EQ(static_cast<int64_t>(load.size()), current.num_experts());
+    EXPECT_EQ(static_cast<int64_t>(layer.rows.size()), layer.current.num_experts());
     throw invalid_input("placement: expected a plan, found none; think again");
   }});
   ask(deployment->controller());
@@ -69,9 +71,9 @@ TEST_F(Balancing, APlanThatFailsLeavesThePlacementInForceAndSaysSo) {
 }
 
 TEST_F(Balancing, NothingMovesWhereLoadIsEvenEnough) {
-  const auto deployment = deploy({.interval_steps = 4, .min_balancedness = 0.0, .planner = [](int64_t, std::span<const int64_t>, const ExpertPlacement& current) -> ExpertPlacement {
+  const auto deployment = deploy({.interval_steps = 4, .min_balancedness = 0.0, .planner = [](const eplb::LayerLoad& layer) -> ExpertPlacement {
     ADD_FAILURE() << "planned";
-    return current;
+    return layer.current;
   }});
   ask(deployment->controller());
   EXPECT_NE(log().find("expert balancedness 0."), std::string::npos) << log();
@@ -99,6 +101,44 @@ TEST_F(Balancing, PlacementsSetByHandAreReachedAndOthersRefused) {
   EXPECT_TRUE(testing::same_tokens({after.begin(), after.begin() + static_cast<std::ptrdiff_t>(before.size())}, before));
   EXPECT_EQ(ask(deployment->controller(), 60).size(), 60u);
   EXPECT_EQ(balancer.stats().num_layers_switched, num_layers) << "once";
+}
+
+// Over layouts with several kinds of ranks: every row of prompts and answers is counted once for each sparse layer, whoever
+// computes it, and what recording costs is not an answer.
+TEST(Recording, CountsEachRowOnceWhateverTheLayout) {
+  const std::filesystem::path dir = testing::model_dir("qwen3_moe");
+  const ModelConfig config = load_model_config(dir);
+  const SteadyClock clock;
+  std::vector<int64_t> expected;
+  std::vector<OutputToken> answer;
+  for (const auto& [dp, tp, ep] : {std::tuple{1, 1, 1}, {2, 1, 2}, {1, 2, 2}, {2, 2, 4}, {2, 2, 2}, {3, 1, 3}, {1, 2, 1}}) {
+    SCOPED_TRACE(fmt::format("dp {} tp {} ep {}", dp, tp, ep));
+    const Layout layout = testing::make_layout(dp, tp, ep);
+    Deployment deployment({.config = config, .layout = layout, .open_weights = [&] { return open_checkpoint(dir); }, .decoder = {.max_batched_tokens = 48},
+                           .engine = {.max_num_seqs = 8, .max_num_batched_tokens = 48, .num_kv_blocks = 64}}, std::make_shared<ByteTokenizer>(), clock);
+    eplb::LoadRecorder& recorder = *deployment.recorder();
+    const auto ask = [&] {
+      const auto answers = std::make_shared<std::vector<Answer>>(1);
+      deployment.controller().submit({.prompt = {5, 3, 1, 9, 12}, .sampling = {.temperature = 0, .max_tokens = 20, .ignore_eos = true, .num_logprobs = 1}}, testing::collector(answers));
+      EXPECT_TRUE(deployment.controller().wait_until_idle(60'000));
+      return (*answers)[0].tokens;
+    };
+    ask();
+    recorder.start(eplb::RecorderMode::kStat);
+    const auto tokens = ask();
+    recorder.stop();
+    ask();
+    const eplb::RecorderStatus status = recorder.status();
+    // The last token is not computed on.
+    EXPECT_EQ(std::accumulate(status.rows_of_rank.begin(), status.rows_of_rank.end(), int64_t{0}), 5 + 20 - 1);
+    EXPECT_EQ(status.num_steps, 20);
+    if (expected.empty()) expected = status.counts, answer = tokens;
+    EXPECT_EQ(std::accumulate(status.counts.begin(), status.counts.end(), int64_t{0}), 24 * config.moe.router.top_k * static_cast<int64_t>(recorder.layers().size()));
+    if (testing::splits_no_sum(config, layout)) {
+      EXPECT_EQ(status.counts, expected);
+      EXPECT_TRUE(testing::same_tokens(tokens, answer));
+    }
+  }
 }
 
 }  // namespace

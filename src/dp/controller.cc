@@ -336,7 +336,7 @@ void Controller::Impl::run_alone(Rank& rank) {
       execute(engine, &commands);
       const int64_t num_rows = engine.schedule();
       publish(rank);  // a step may be long: what runs in it waits no more
-      if (num_rows > 0) engine.run_scheduled();
+      if (num_rows > 0) engine.run_scheduled({}, engine.order());
     } catch (const PeerLost&) {  // of the ranks that share this one's heads or experts
       throw;
     } catch (const std::exception& e) {
@@ -379,6 +379,7 @@ void Controller::Impl::run_together(Rank& rank) {
     vote.num_samples = engine.num_scheduled_samples();
     vote.has_work = engine.has_work();
     vote.generation = engine.placement_generation();
+    vote.order = engine.order();
     publish(rank);
     rank.sync->set_step(step);
     const std::span<const StepVote> votes = rank.sync->exchange(vote);
@@ -390,7 +391,7 @@ void Controller::Impl::run_together(Rank& rank) {
       dp_rows.resize(votes.size());
       for (size_t r = 0; r < votes.size(); ++r) dp_rows[r] = votes[r].num_rows;
       try {
-        engine.run_scheduled(dp_rows);
+        engine.run_scheduled(dp_rows, votes[0].order);
       } catch (const PeerLost&) {
         throw;
       } catch (const std::exception& e) {

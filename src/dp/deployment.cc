@@ -98,6 +98,7 @@ class LeadingModel final : public Model {
   int64_t max_batched_tokens() const override { return decoder_->max_batched_tokens(); }
   KvLayout kv_layout() const override { return decoder_->kv_layout(); }
   int64_t placement_generation() const override { return decoder_->placement_generation(); }
+  int64_t order() const override { return decoder_->order(); }
   void forward(const StepInput& input, KvStore& kv, const StepOutput& output) override { decoder_->forward(input, kv, output); }
 
  private:
@@ -155,7 +156,7 @@ void Deployment::load(int world_rank, Loading& loading) {
       if (loading.failure) throw Error(ErrorKind::kUnavailable, "another rank failed to load");
       if (options_.progress) options_.progress(++loading.done, options_.process ? total : total * options_.layout.world);
     });
-    if (world_rank == 0) balancer_ = rank.decoder->balancer();
+    if (world_rank == 0) balancer_ = rank.decoder->balancer(), recorder_ = rank.decoder->recorder();
     if (options_.route_observer) rank.decoder->set_route_observer(options_.route_observer);
   } catch (...) {
     const std::lock_guard lock(loading.mutex);

@@ -54,6 +54,8 @@ class Deployment {
   const TrafficCounters* counters(int world_rank) const;
   // Of world rank 0; null in other processes and where experts do not move.
   eplb::Balancer* balancer() const { return balancer_; }
+  // Of world rank 0; null in other processes and for dense models.
+  eplb::LoadRecorder* recorder() const { return recorder_; }
 
  private:
   struct Rank;
@@ -66,6 +68,7 @@ class Deployment {
   DeploymentOptions options_;
   const Clock* clock_;
   eplb::Balancer* balancer_ = nullptr;
+  eplb::LoadRecorder* recorder_ = nullptr;
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::vector<std::thread> followers_;
   std::unique_ptr<Controller> controller_;

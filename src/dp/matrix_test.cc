@@ -69,7 +69,8 @@ void ask(Controller& controller, bool is_pinned, Asked* asked) {
 struct RandomPlacements {
   uint64_t seed;
   uint64_t num_plans = 0;
-  ExpertPlacement operator()(int64_t, std::span<const int64_t>, const ExpertPlacement& current) {
+  ExpertPlacement operator()(const eplb::LayerLoad& layer) {
+    const ExpertPlacement& current = layer.current;
     Rng rng(seed, ++num_plans);
     std::vector<int32_t> slots(static_cast<size_t>(current.num_slots()), kEmptySlot);
     for (size_t s = 0; s < slots.size(); ++s) {

@@ -102,8 +102,8 @@ struct Engine::Impl {
   Impl(std::unique_ptr<Model> the_model, std::shared_ptr<const Tokenizer> the_tokenizer, EngineOptions the_options,
        const Clock& the_clock);
 
-  void run_scheduled(std::span<const int64_t> dp_rows);
-  void run_model(std::span<const int64_t> dp_rows);
+  void run_scheduled(std::span<const int64_t> dp_rows, int64_t order);
+  void run_model(std::span<const int64_t> dp_rows, int64_t order);
   void process(const ScheduledRows& rows, std::span<float> logits, bool failed);
   bool score_prompt(Sequence& sequence, const ScheduledRows& rows, std::span<const float> logits);
   void sample(Sequence& sequence, std::span<float> logits);
@@ -164,8 +164,8 @@ Engine::Impl::Impl(std::unique_ptr<Model> the_model, std::shared_ptr<const Token
   delta.tokens.reserve(64);
 }
 
-void Engine::Impl::run_scheduled(std::span<const int64_t> dp_rows) {
-  run_model(dp_rows);
+void Engine::Impl::run_scheduled(std::span<const int64_t> dp_rows, int64_t order) {
+  run_model(dp_rows, order);
   size_t offset = 0;
   for (size_t i = 0; i < scheduled.size(); ++i) {
     const auto size = static_cast<size_t>(scheduled[i].num_logit_rows * vocab_size);
@@ -176,7 +176,7 @@ void Engine::Impl::run_scheduled(std::span<const int64_t> dp_rows) {
   ++counters.num_steps;
 }
 
-void Engine::Impl::run_model(std::span<const int64_t> dp_rows) {
+void Engine::Impl::run_model(std::span<const int64_t> dp_rows, int64_t order) {
   rows.clear();
   failed.assign(scheduled.size(), 0);
   int64_t num_logit_rows = 0;
@@ -192,7 +192,7 @@ void Engine::Impl::run_model(std::span<const int64_t> dp_rows) {
   const auto step_logits = logits.as<float>().first(static_cast<size_t>(num_logit_rows * vocab_size));
   model_error.clear();
   try {
-    model->forward({rows, dp_rows}, kv, {step_logits, failed});
+    model->forward({rows, dp_rows, order}, kv, {step_logits, failed});
     return;
   } catch (const PeerLost&) {
     throw;  // no step is possible any more: the owner's business
@@ -387,7 +387,7 @@ bool Engine::has_work() const { return impl_->scheduler.has_work(); }
 
 int64_t Engine::step() {
   const int64_t num_rows = schedule();
-  if (num_rows > 0) run_scheduled();
+  if (num_rows > 0) run_scheduled({}, order());
   return num_rows;
 }
 
@@ -396,6 +396,7 @@ int64_t Engine::num_scheduled_samples() const {
 }
 
 int64_t Engine::placement_generation() const { return impl_->model->placement_generation(); }
+int64_t Engine::order() const { return impl_->model->order(); }
 
 int64_t Engine::schedule(bool others_decode) {
   CADRE_CHECK(impl_->scheduled.empty(), "{} sequences are scheduled already", impl_->scheduled.size());
@@ -405,7 +406,7 @@ int64_t Engine::schedule(bool others_decode) {
   return num_rows;
 }
 
-void Engine::run_scheduled(std::span<const int64_t> dp_rows) { impl_->run_scheduled(dp_rows); }
+void Engine::run_scheduled(std::span<const int64_t> dp_rows, int64_t order) { impl_->run_scheduled(dp_rows, order); }
 
 EngineStats Engine::stats() const {
   EngineStats stats = impl_->counters;

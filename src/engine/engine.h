@@ -63,7 +63,8 @@ class Engine {
   int64_t schedule(bool others_decode = false);
   int64_t num_scheduled_samples() const;  // sequences that the scheduled step gives a token
   int64_t placement_generation() const;   // Model::placement_generation()
-  void run_scheduled(std::span<const int64_t> dp_rows = {});
+  int64_t order() const;                  // Model::order()
+  void run_scheduled(std::span<const int64_t> dp_rows = {}, int64_t order = 0);
   EngineStats stats() const;
   // The options in force: limits lowered to what the model was built for.
   const EngineOptions& options() const;

@@ -12,11 +12,21 @@
 namespace cadre::eplb {
 namespace {
 
-// Rank 0 tells whether placements were given by hand every so many steps.
-constexpr int64_t kStepsBetweenOrders = 8;
+// Every so many steps ranks tell each other how they fared, and rank 0 whether placements were given by hand.
+constexpr int64_t kStepsBetweenReports = 8;
 constexpr int64_t kSmallestPiece = 64 << 10;
 
+constexpr double kBalancednessBounds[] = {0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.975, 0.99, 1};
+constexpr double kStallBounds[] = {0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3};
+
 }  // namespace
+
+void Histogram::add(double value) {
+  ++counts[static_cast<size_t>(std::lower_bound(bounds.begin(), bounds.end(), value) - bounds.begin())];
+  sum += value;
+}
+
+BalancerStats::BalancerStats() : balancedness_by_rows(kBalancednessBounds), stall_seconds(kStallBounds) {}
 
 // What rank 0 decides for all.
 struct Balancer::Order {
@@ -37,6 +47,9 @@ Balancer::Balancer(BalancerOptions options, RankGroups& groups, const std::vecto
     const int64_t bytes = layer->experts().layout().slot_bytes;
     if (!spares_.contains(bytes)) spares_.try_emplace(bytes, bytes, layer->experts().num_slots());
   }
+  exchange_work_.clock = options_.clock;
+  stats_.rows_of_rank.resize(static_cast<size_t>(groups_.layout.world));
+  stats_.waited_us_of_rank.resize(stats_.rows_of_rank.size());
   step_began_us_ = options_.clock->now_us();
 }
 
@@ -80,25 +93,49 @@ void Balancer::after_step() {
     const std::lock_guard lock(mutex_);
     num_steps = ++stats_.num_steps;
   }
-  if (!is_moving_ && num_steps % kStepsBetweenOrders == 0) {
-    Order order;
-    if (groups_.coords.world == 0) {
-      const std::lock_guard lock(mutex_);
-      by_hand_ = std::exchange(requested_, {});
-      if (!by_hand_.empty()) order.kind = Order::kByHand;
-    }
-    groups_.world->broadcast({Traffic::kOther, -1}, 0, std::as_writable_bytes(std::span(&order, 1)));
-    is_moving_ = is_by_hand_ = order.kind == Order::kByHand;
-    next_layer_ = 0;
-  }
+  if (num_steps % kStepsBetweenReports == 0) exchange_reports();
   if (!is_moving_ && options_.interval_steps > 0 && num_steps % options_.interval_steps == 0) begin();
-  if (is_moving_) {
+  const bool was_moving = is_moving_;
+  if (was_moving) {
     for (int64_t i = 0; is_moving_ && i < options_.layers_per_step; ++i)
       if (!move_some()) break;
     const std::lock_guard lock(mutex_);
     stats_.stall_us += options_.clock->now_us() - ended_us;
+    stats_.stall_seconds.add(static_cast<double>(options_.clock->now_us() - ended_us) * 1e-6);
   }
   step_began_us_ = options_.clock->now_us();
+  if (options_.on_step && groups_.coords.world == 0) options_.on_step({step_us, step_began_us_ - ended_us, was_moving});
+}
+
+void Balancer::exchange_reports() {
+  struct Report {
+    int64_t pairs, compute_us, combine_us, is_by_hand;
+  };
+  Report own{exchange_work_.pairs, exchange_work_.compute_us, exchange_work_.combine_us, 0};
+  exchange_work_.pairs = exchange_work_.compute_us = exchange_work_.combine_us = 0;
+  if (groups_.coords.world == 0 && !is_moving_) {
+    const std::lock_guard lock(mutex_);
+    by_hand_ = std::exchange(requested_, {});
+    own.is_by_hand = !by_hand_.empty();
+  }
+  std::vector<Report> all(static_cast<size_t>(groups_.layout.world));
+  groups_.world->all_gather_value({Traffic::kOther, -1}, own, std::span(all));
+  if (!is_moving_) {
+    is_moving_ = is_by_hand_ = all[0].is_by_hand != 0;
+    next_layer_ = 0;
+  }
+  const int64_t least_us = std::min_element(all.begin(), all.end(), [](const Report& a, const Report& b) { return a.combine_us < b.combine_us; })->combine_us;
+  int64_t most = 0, sum = 0, compute_us = 0;
+  const std::lock_guard lock(mutex_);
+  for (size_t r = 0; r < all.size(); ++r) {
+    stats_.rows_of_rank[r] += all[r].pairs;
+    stats_.waited_us_of_rank[r] += all[r].combine_us - least_us;
+    most = std::max(most, all[r].pairs), sum += all[r].pairs, compute_us += all[r].compute_us;
+  }
+  if (most == 0) return;
+  const double us_per_row = static_cast<double>(compute_us) / static_cast<double>(sum);
+  us_per_row_ = us_per_row_ == 0 ? us_per_row : 0.9 * us_per_row_ + 0.1 * us_per_row;
+  stats_.balancedness_by_rows.add(static_cast<double>(sum) / static_cast<double>(all.size()) / static_cast<double>(most));
 }
 
 std::vector<int64_t> Balancer::world_load() {
@@ -112,21 +149,31 @@ std::vector<int64_t> Balancer::world_load() {
   return sum;
 }
 
+double Balancer::load_balancedness() const {
+  Balancedness out;
+  for (size_t i = 0; i < layers_.size(); ++i) out.add(rank_loads(layers_[i]->placement(), load_of(i)));
+  return out.value();
+}
+
+// The time an expert's bytes take, as rows that the fullest rank would have to save in a window: rows it saves by the next plan
+// are as many more as the interval is longer.
+double Balancer::rows_per_move(size_t layer) const {
+  if (!options_.prices_moves || us_per_byte_ == 0 || us_per_row_ == 0 || options_.interval_steps == 0) return 0;
+  const double rows = us_per_byte_ * static_cast<double>(layers_[layer]->experts().layout().slot_bytes) / us_per_row_;
+  return rows * static_cast<double>(window_.num_steps()) / static_cast<double>(options_.interval_steps);
+}
+
 // The end of an interval: what the load was, and whether to move.
 void Balancer::begin() {
   load_ = world_load();
-  Balancedness balance;
-  for (size_t i = 0; i < layers_.size(); ++i) {
-    const auto load = std::span(load_).subspan(i * static_cast<size_t>(num_experts_), static_cast<size_t>(num_experts_));
-    balance.add(rank_loads(layers_[i]->placement(), load));
-  }
+  const double balancedness = load_balancedness();
   {
     const std::lock_guard lock(mutex_);
-    stats_.balancedness = balance.value();
+    stats_.balancedness = balancedness;
   }
-  is_moving_ = balance.value() < options_.min_balancedness;
+  is_moving_ = balancedness < options_.min_balancedness;
   next_layer_ = 0;
-  say(fmt::format("expert balancedness {:.4f} over the last {} steps{}", balance.value(), window_.num_steps(), is_moving_ ? "; rebalancing" : ""));
+  say(fmt::format("expert balancedness {:.4f} over the last {} steps{}", balancedness, window_.num_steps(), is_moving_ ? "; rebalancing" : ""));
 }
 
 // The next piece of the layer under way, or the next layer. True when a layer has been dealt with and time is left.
@@ -142,7 +189,7 @@ bool Balancer::move_some() {
       ExpertPlacement target = layer.placement();
       try {
         if (is_by_hand_) target = by_hand_[next_layer_];
-        else target = options_.planner(order.layer, std::span(load_).subspan(next_layer_ * static_cast<size_t>(num_experts_), static_cast<size_t>(num_experts_)), target);
+        else target = options_.planner({order.layer, load_of(next_layer_), layer.placement(), rows_per_move(next_layer_)});
         CADRE_CHECK(target.num_slots() == layer.placement().num_slots(), "a plan of {} slots for {}", target.num_slots(), layer.placement().num_slots());
       } catch (const std::exception& e) {
         target = layer.placement();
@@ -217,14 +264,14 @@ void Balancer::finish_layer() {
 }
 
 void Balancer::end() {
-  is_moving_ = is_by_hand_ = false;
-  BalancerStats now;
-  {
-    const std::lock_guard lock(mutex_);
-    ++stats_.num_rebalances;
-    now = stats_;
-  }
-  say(fmt::format("experts rebalanced: {} slots and {} bytes moved in all so far, placement generation {}", now.moved_slots, now.moved_bytes, now.generation));
+  const bool was_by_hand = std::exchange(is_by_hand_, false);
+  is_moving_ = false;
+  const double rebalanced = was_by_hand ? 0 : load_balancedness();
+  const std::lock_guard lock(mutex_);
+  ++stats_.num_rebalances;
+  if (!was_by_hand) stats_.rebalanced = rebalanced;
+  say(fmt::format("experts rebalanced{}: {} slots and {} bytes moved in all so far, placement generation {}",
+                  was_by_hand ? " by hand" : fmt::format(", balancedness of that load {:.4f} -> {:.4f}", stats_.balancedness, rebalanced), stats_.moved_slots, stats_.moved_bytes, stats_.generation));
 }
 
 }  // namespace cadre::eplb

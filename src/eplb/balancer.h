@@ -24,9 +24,22 @@
 
 namespace cadre::eplb {
 
-// The placement that a layer should have, from its load (rows by expert) and the one it has. Pure; what it throws leaves the layer
-// as it is and is told.
-using Planner = std::function<ExpertPlacement(int64_t layer, std::span<const int64_t> load, const ExpertPlacement& current)>;
+// A sparse layer that may get another placement.
+struct LayerLoad {
+  int64_t layer = 0;                // among the sparse ones
+  std::span<const int64_t> rows;    // of each expert, over the window
+  const ExpertPlacement& current;
+  double rows_per_move = 0;         // what sending an expert costs, in rows of the window on the fullest rank (MoveRules); 0: not known
+};
+// The placement that it should have. Pure; what it throws leaves the layer as it is and is told.
+using Planner = std::function<ExpertPlacement(const LayerLoad& layer)>;
+
+// A step as world rank 0 saw it; for whoever draws the times.
+struct BalancedStep {
+  int64_t step_us = 0;   // from the end of the last one
+  int64_t stall_us = 0;  // then spent on planning and moving
+  bool is_moving = false;
+};
 
 struct BalancerOptions {
   int64_t interval_steps = 3000;      // between rebalances; 0: only by hand
@@ -34,17 +47,35 @@ struct BalancerOptions {
   int64_t layers_per_step = 1;        // that may be planned, and moved where time allows, in one step
   double min_balancedness = 1.0;      // at or above, nothing is moved
   double move_share = 0.5;            // of a step's usual time that moving may take on top
+  bool prices_moves = true;           // once their cost has been seen: LayerLoad::rows_per_move
   int ranks_per_node = 0;             // for the choice of senders; 0: all ranks are near
   Planner planner;
   const Clock* clock = nullptr;
   std::function<void(const std::string&)> log;  // of rank 0; may be empty
+  std::function<void(const BalancedStep&)> on_step;  // the same, on the step's thread
+};
+
+// How often values fell into [.., bounds[0]], (bounds[0], bounds[1]], ..., (bounds.back(), ..).
+struct Histogram {
+  explicit Histogram(std::span<const double> upper_bounds) : bounds(upper_bounds), counts(upper_bounds.size() + 1) {}
+  void add(double value);
+  std::span<const double> bounds;
+  std::vector<int64_t> counts;
+  double sum = 0;
 };
 
 struct BalancerStats {
+  BalancerStats();
   int64_t num_steps = 0, num_rebalances = 0, num_layers_switched = 0, num_refused = 0, moved_slots = 0, moved_bytes = 0;
   int64_t stall_us = 0;                // that moving has taken from steps
-  double balancedness = 1, planned_balancedness = 1;  // of the last interval's load: as it was, and with what was planned
+  double balancedness = 1;             // of the last interval's load, as it was
+  double rebalanced = 1;               // of the load that the last rebalance was planned for, when it was done
   int64_t generation = 0;
+  // Of each world rank so far: (row, expert) pairs it computed, and how much longer it waited for other ranks' outputs than
+  // the rank that waited least.
+  std::vector<int64_t> rows_of_rank, waited_us_of_rank;
+  Histogram balancedness_by_rows;  // of what ranks computed, every few steps
+  Histogram stall_seconds;         // of each step in which experts were on their way
 };
 
 class Balancer {
@@ -55,6 +86,8 @@ class Balancer {
 
   // This rank's own rows' choices in a layer of the model, within a step.
   void record(int64_t layer, std::span<const int32_t> ids);
+  // To be added to within a step.
+  ExchangeWork& exchange_work() { return exchange_work_; }
   // A collective, after each step that had rows.
   void after_step();
 
@@ -71,6 +104,10 @@ class Balancer {
 
  private:
   struct Order;
+  void exchange_reports();
+  std::span<const int64_t> load_of(size_t layer) const { return std::span(load_).subspan(layer * static_cast<size_t>(num_experts_), static_cast<size_t>(num_experts_)); }
+  double rows_per_move(size_t layer) const;
+  double load_balancedness() const;
   void begin();
   std::vector<int64_t> world_load();
   bool move_some();
@@ -87,6 +124,7 @@ class Balancer {
   std::vector<int64_t> slot_of_layer_;  // index among layers_ by layer of the model; -1: dense
   const int64_t num_experts_;
   LoadWindow window_;
+  ExchangeWork exchange_work_;  // since the last report
   std::map<int64_t, SpareSlots> spares_;  // by slot size
   // A rebalance under way.
   bool is_moving_ = false, is_by_hand_ = false;
@@ -95,7 +133,7 @@ class Balancer {
   std::optional<LayerMove> move_;
   // What rank 0 measures by.
   int64_t step_began_us_ = 0;
-  double usual_step_us_ = 0, us_per_byte_ = 0;
+  double usual_step_us_ = 0, us_per_byte_ = 0, us_per_row_ = 0;
   std::vector<ExpertPlacement> by_hand_;  // rank 0's, while they are moved to
 
   mutable std::mutex mutex_;  // guards what follows

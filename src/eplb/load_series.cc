@@ -169,11 +169,13 @@ void add_routes(Reader* reader, const json::value& value, const std::string& nam
 void add_own_record(Reader* reader, const json::object& record) {
   const JsonObject object(record, reader->what);
   const std::string name = fmt::format("step {}", object.integer("step", 0, INT64_MAX));
-  if (const json::value* routes = object.find("routes")) return add_routes(reader, *routes, name);
   const json::value* counts = object.find("counts");
-  if (!counts)
+  if (const json::value* routes = object.find("routes"))
+    add_routes(reader, *routes, name);
+  else if (counts)
+    add_step(reader, *counts, name, object.maybe_integer("steps", 1, INT64_MAX).value_or(1));
+  else
     throw invalid_input("{}: {}: expected 'counts' or 'routes', found neither; record them", reader->what, name);
-  add_step(reader, *counts, name, object.maybe_integer("steps", 1, INT64_MAX).value_or(1));
   auto& steps = reader->out.steps;
   if (!object.has("rank") || steps.size() < 2 || steps[steps.size() - 2].name != name) return;
   for (size_t i = 0; i < steps.back().rows.size(); ++i) steps[steps.size() - 2].rows[i] += steps.back().rows[i];

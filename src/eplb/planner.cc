@@ -61,14 +61,15 @@ std::vector<ExpertPlacement> read_initial_placements(const std::filesystem::path
 Planner make_planner(std::string_view algorithm, const Layout& layout, const RouterConfig& router, int nodes) {
   const Cluster cluster = cluster_of(layout, router, nodes);
   check_cluster(cluster);
-  return [cluster, kind = parse_algorithm(algorithm)](int64_t, std::span<const int64_t> rows, const ExpertPlacement& current) {
-    const std::vector<double> load(rows.begin(), rows.end());
+  return [cluster, kind = parse_algorithm(algorithm)](const LayerLoad& layer) {
+    const std::vector<double> load(layer.rows.begin(), layer.rows.end());
     switch (kind) {
       case Algorithm::kDeepseek: return deepseek(load, cluster);
       case Algorithm::kDeepseekHierarchical: return deepseek_hierarchical(load, cluster);
       case Algorithm::kCadre: break;
     }
-    return cadre(load, cluster, &current).placement;
+    const MoveRules rules{.rows_per_move = layer.rows_per_move, .reach_reference = layer.rows_per_move == 0};
+    return cadre(load, cluster, &layer.current, rules).placement;
   };
 }
 

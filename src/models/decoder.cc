@@ -101,18 +101,24 @@ Decoder::Decoder(ModelConfig config, WeightSource& source, const DecoderOptions&
   }
   final_norm_ = loader.vector("model.norm.weight", config_.hidden_size);
   if (!config_.tie_word_embeddings) head_ = std::move(loader.linear("lm_head", config_.vocab_size, config_.hidden_size).weight);
-  make_workspace(num_experts > 0 ? placement.slots_per_rank() : 0);
-  make_balancer();
+  make_workspace(slots);
+  make_observers();
 }
 
-void Decoder::make_balancer() {
+void Decoder::make_observers() {
   std::vector<MoeLayer*> sparse;
   std::vector<int64_t> indices;
   for (size_t i = 0; i < layers_.size(); ++i)
     if (auto* moe = std::get_if<MoeLayer>(&layers_[i]->feed_forward)) sparse.push_back(moe), indices.push_back(static_cast<int64_t>(i));
-  if (options_.balance && !sparse.empty() && layout_of(options_).ep > 1) balancer_ = std::make_unique<eplb::Balancer>(*options_.balance, *options_.groups, sparse, std::move(indices));
+  if (sparse.empty()) return;
+  recorder_ = std::make_unique<eplb::LoadRecorder>(
+      eplb::RecorderOptions{.num_experts = config_.moe.router.num_experts, .top_k = config_.moe.router.top_k, .layers = indices, .world_rank = coords_of(options_).world,
+                            .world_size = layout_of(options_).world, .max_rows = options_.max_batched_tokens},
+      options_.groups ? options_.groups->world.get() : nullptr);
+  if (options_.balance && layout_of(options_).ep > 1) balancer_ = std::make_unique<eplb::Balancer>(*options_.balance, *options_.groups, sparse, std::move(indices));
   route_observer_ = [this](int64_t layer, std::span<const int32_t> ids, std::span<const float> weights) {
     if (balancer_) balancer_->record(layer, ids);
+    if (recorder_->is_recording_step()) recorder_->record(layer, ids);
     if (observer_) observer_(layer, ids, weights);
   };
 }
@@ -177,10 +183,13 @@ void Decoder::forward(const StepInput& input, KvStore& kv, const StepOutput& out
 // A rank that cannot finish a step must not leave the others waiting for it, and can take part in no other: lost to itself
 // as to them.
 void Decoder::run(const StepInput& input, KvStore& kv, const StepOutput* output) {
-  if (!options_.groups) return run_rows(input, kv, output);
+  if (!options_.groups) {
+    run_rows(input, kv, output);
+    return finish_step();
+  }
   try {
     run_rows(input, kv, output);
-    if (balancer_ && sum(ranks_->dp_rows) > 0) balancer_->after_step();
+    finish_step();
   } catch (const PeerLost& e) {
     options_.groups->abort(e.what());
     throw;
@@ -190,6 +199,12 @@ void Decoder::run(const StepInput& input, KvStore& kv, const StepOutput* output)
     const int rank = groups.coords.world;
     throw PeerLost("world", rank, rank, groups.step, fmt::format("gave up: {}", e.what()));
   }
+}
+
+void Decoder::finish_step() {
+  if (sum(ranks_->dp_rows) == 0) return;
+  if (recorder_) recorder_->end_step();
+  if (balancer_) balancer_->after_step();
 }
 
 void Decoder::stop_followers() {
@@ -225,6 +240,8 @@ void Decoder::run_rows(const StepInput& input, KvStore& kv, const StepOutput* ou
   const int64_t rows = lay_out_rows(input);
   if (output) std::fill(output->sequence_failed.begin(), output->sequence_failed.end(), uint8_t{0});
   if (sum(ranks_->dp_rows) == 0) return;
+  // Without other leaders, this one's own order counts; followers get it with the step.
+  if (recorder_) recorder_->begin_step(input.order);
   embed(input);
   AttentionStep step{.groups = w_->groups, .group_of_row = {w_->group_of_row.data(), static_cast<size_t>(rows)},
                      .positions = {w_->positions.data(), static_cast<size_t>(rows)}, .cos = w_->cos.data(), .sin = w_->sin.data(), .kv = &kv, .pool = &pool_};
@@ -328,8 +345,9 @@ void Decoder::feed_forward_half(int64_t index) {
   const Layout layout = layout_of(options_);
   auto* moe = std::get_if<MoeLayer>(&layer.feed_forward);
   normalise(layer.feed_forward_norm);
-  MoeStep step{.layer = index, .world_rows = ranks_->world_rows, .exchanges = ranks_->exchanges ? &*ranks_->exchanges : nullptr, .observer = balancer_ || observer_ ? &route_observer_ : nullptr,
-               .observed = {0, ranks_->own.count}, .pool = &pool_, .work = index == watched_layer_ ? work_ : nullptr};
+  MoeStep step{.layer = index, .world_rows = ranks_->world_rows, .exchanges = ranks_->exchanges ? &*ranks_->exchanges : nullptr, .observer = observes_routes() ? &route_observer_ : nullptr,
+               .observed = {0, ranks_->own.count}, .pool = &pool_, .work = index == watched_layer_ ? work_ : nullptr,
+               .exchange_work = balancer_ ? &balancer_->exchange_work() : nullptr};
   // An exchange takes this rank's rows as they are and brings the sums back.
   if (half.gather == GroupKind::kNone || half.exchange != ExchangeKind::kNone) {
     if (moe) moe->forward(step, w_->normed.data(), ranks_->own.count, w_->delta.data(), std::span(w_->row_failed).first(static_cast<size_t>(ranks_->own.count)), *w_->moe);

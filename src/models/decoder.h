@@ -12,6 +12,7 @@
 #include "attention/mla.h"
 #include "comm/rank_groups.h"
 #include "eplb/balancer.h"
+#include "eplb/load_recorder.h"
 #include "models/model.h"
 #include "models/weight_loader.h"
 #include "moe/moe_layer.h"
@@ -78,6 +79,9 @@ class Decoder final : public Model {
   // Routing choices of this rank's rows: with split heads, of its slice of the step's rows.
   void set_route_observer(RouteObserver observer) { observer_ = std::move(observer); }
   int64_t placement_generation() const override { return balancer_ ? balancer_->generation() : 0; }
+  int64_t order() const override { return recorder_ ? recorder_->order() : 0; }
+  // Null for dense models.
+  eplb::LoadRecorder* recorder() { return recorder_.get(); }
   // Null where experts stay where they are.
   eplb::Balancer* balancer() { return balancer_.get(); }
   // Where the experts of this layer report what they did, added to what is there; null: nowhere. Between steps only.
@@ -87,10 +91,12 @@ class Decoder final : public Model {
   struct Layer;
   struct Workspace;
   struct Ranks;
-  void make_balancer();
+  void make_observers();
   void make_workspace(int64_t slots);  // of experts, on this rank
   void send_to_followers(std::span<const std::byte> message);
   void run(const StepInput& input, KvStore& kv, const StepOutput* output);
+  bool observes_routes() const { return balancer_ || observer_ || (recorder_ && recorder_->is_recording_step()); }
+  void finish_step();
   void run_rows(const StepInput& input, KvStore& kv, const StepOutput* output);
   int64_t lay_out_rows(const StepInput& input);
   void share_rows(const StepInput& input, int64_t rows);
@@ -116,8 +122,9 @@ class Decoder final : public Model {
   std::unique_ptr<Ranks> ranks_;
   std::unique_ptr<Workspace> w_;
   RouteObserver observer_;        // as it was set
-  RouteObserver route_observer_;  // the balancer's and that
+  RouteObserver route_observer_;  // the balancer's, the recorder's and that
   std::unique_ptr<eplb::Balancer> balancer_;
+  std::unique_ptr<eplb::LoadRecorder> recorder_;
   int64_t watched_layer_ = 0;
   ExpertWork* work_ = nullptr;
 };

@@ -30,6 +30,8 @@ struct StepInput {
   // Rows of every data-parallel rank in this step, as the ranks agreed; empty where there is but one. All ranks then take
   // the step together, those without rows too.
   std::span<const int64_t> dp_rows;
+  // Model::order() of world rank 0 before the step: what it asks of all ranks in it.
+  int64_t order = 0;
 };
 
 // logits: [sum of num_logit_rows, vocab_size] row-major float32, in the order of the sequences.
@@ -49,6 +51,8 @@ class Model {
   virtual KvLayout kv_layout() const = 0;
   // Of the expert placement: the same on all ranks before each step.
   virtual int64_t placement_generation() const { return 0; }
+  // What this rank, if it is world rank 0, asks of all ranks in the next step; 0: nothing.
+  virtual int64_t order() const { return 0; }
   // Runs one step. All tokens are in [0, vocab_size). Does not allocate after the first call of each size class.
   virtual void forward(const StepInput& input, KvStore& kv, const StepOutput& output) = 0;
 };

@@ -15,13 +15,13 @@ struct SequenceHeader {
 }  // namespace
 
 int64_t StepMessage::max_bytes(int64_t max_rows, int64_t max_blocks, int num_dp_ranks) {
-  return 16 + num_dp_ranks * 8 + max_rows * static_cast<int64_t>(sizeof(SequenceHeader)) + (max_rows + max_blocks) * 4;
+  return 24 + num_dp_ranks * 8 + max_rows * static_cast<int64_t>(sizeof(SequenceHeader)) + (max_rows + max_blocks) * 4;
 }
 
 std::span<const std::byte> StepMessage::write(const StepInput& input) {
   bytes_.clear();
   const auto put = [&](const void* data, size_t bytes) { bytes_.insert(bytes_.end(), static_cast<const std::byte*>(data), static_cast<const std::byte*>(data) + bytes); };
-  const int64_t counts[2] = {static_cast<int64_t>(input.sequences.size()), static_cast<int64_t>(input.dp_rows.size())};
+  const int64_t counts[3] = {static_cast<int64_t>(input.sequences.size()), static_cast<int64_t>(input.dp_rows.size()), input.order};
   put(counts, sizeof(counts));
   put(input.dp_rows.data(), input.dp_rows.size_bytes());
   for (const SequenceRows& s : input.sequences) {
@@ -36,7 +36,7 @@ std::span<const std::byte> StepMessage::write(const StepInput& input) {
 }
 
 std::span<const std::byte> StepMessage::write_stop() {
-  const int64_t counts[2] = {kStop, 0};
+  const int64_t counts[3] = {kStop, 0, 0};
   bytes_.resize(sizeof(counts));
   std::memcpy(bytes_.data(), counts, sizeof(counts));
   return bytes_;
@@ -49,11 +49,12 @@ bool StepMessage::read(std::span<const std::byte> bytes) {
     if (count > 0) std::memcpy(out, bytes.data() + at, count);
     at += count;
   };
-  int64_t counts[2];
+  int64_t counts[3];
   take(counts, sizeof(counts));
   sequences_.clear();
   dp_rows_.clear();
   if (counts[0] == kStop) return false;
+  order_ = counts[2];
   dp_rows_.resize(static_cast<size_t>(counts[1]));
   take(dp_rows_.data(), dp_rows_.size() * 8);
   std::vector<SequenceHeader> headers(static_cast<size_t>(counts[0]));

@@ -23,12 +23,13 @@ class StepMessage {
 
   // False when it says stop. input() views this object.
   bool read(std::span<const std::byte> bytes);
-  StepInput input() const { return {sequences_, dp_rows_}; }
+  StepInput input() const { return {sequences_, dp_rows_, order_}; }
 
  private:
   std::vector<std::byte> bytes_;
   std::vector<int32_t> values_;
   std::vector<int64_t> dp_rows_;
+  int64_t order_ = 0;
   std::vector<SequenceRows> sequences_;
 };
 

@@ -33,9 +33,16 @@ void MoeLayer::forward(const MoeStep& step, const float* x, int64_t num_rows, fl
     const size_t at = static_cast<size_t>(from * top_k), size = static_cast<size_t>(count * top_k);
     exchange.start_dispatch({experts_x + from * hidden, count, {w.ids.data() + at, size}, {w.weights.data() + at, size}, step.layer}, w.round_rows, replicas_);
     if (!std::exchange(has_shared, true)) compute_shared(in, num_rows, w, *step.pool);  // while rows travel
-    compute_experts(exchange.finish_dispatch(), step.work, w.experts, *step.pool);
+    const ExpertPairs pairs = exchange.finish_dispatch();
+    const int64_t arrived_us = step.exchange_work ? step.exchange_work->clock->now_us() : 0;
+    compute_experts(pairs, step.work, w.experts, *step.pool);
+    const int64_t computed_us = step.exchange_work ? step.exchange_work->clock->now_us() : 0;
     exchange.start_combine(w.experts, *step.pool);
     exchange.finish_combine(out + from * hidden, *step.pool);
+    if (!step.exchange_work) continue;
+    step.exchange_work->pairs += static_cast<int64_t>(pairs.slot_of_pair.size());
+    step.exchange_work->compute_us += computed_us - arrived_us;
+    step.exchange_work->combine_us += step.exchange_work->clock->now_us() - computed_us;
   }
   if (weights_.shared) add_shared(x, num_rows, out, w, *step.pool);
 }

@@ -43,6 +43,14 @@ struct ExpertWork {
   int64_t finished_us = 0;            // on the clock
 };
 
+// What this rank's experts were given, and how long it waited for other ranks' outputs, over all layers; MoeLayer adds to it.
+struct ExchangeWork {
+  const Clock* clock = nullptr;
+  int64_t pairs = 0;       // (row, expert) computed here
+  int64_t compute_us = 0;  // on them
+  int64_t combine_us = 0;  // from this rank's outputs being done to all of them being here
+};
+
 struct MoeStep {
   int64_t layer = 0;
   // Rows of each rank of the world, this one's included; with a local exchange only this rank's.
@@ -52,6 +60,7 @@ struct MoeStep {
   Slice observed;                           // rows of forward()'s that are this rank's own
   ThreadPool* pool = nullptr;
   ExpertWork* work = nullptr;               // may be null
+  ExchangeWork* exchange_work = nullptr;    // may be null
 };
 
 class MoeLayer {

@@ -20,6 +20,7 @@ struct StepVote {
   int64_t num_samples = 0;    // of its sequences that get a token by it: they decode in the next step, if they go on
   int64_t num_wakes = 0;      // that it has heard of
   int64_t generation = 0;     // of the expert placement it would run with
+  int64_t order = 0;          // Model::order(); rank 0's counts
   int32_t has_work = 0;       // unfinished requests, with rows or not
   int32_t is_stopping = 0;
 };

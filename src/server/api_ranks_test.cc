@@ -209,10 +209,47 @@ class FakeExperts final : public ExpertAdmin {
     body_ = body;
     return {{"accepted", true}};
   }
+  json::object start_recording(const std::string& body) override { return {{"started", body}}; }
+  json::object stop_recording() override { return {{"stopped", true}}; }
+  json::object distribution() const override { return {{"steps", 3}}; }
+  std::string dump() const override { return "{\"a\":1}\n{\"b\":2}\n"; }
+  std::optional<ExpertMetrics> metrics() const override {
+    return ExpertMetrics{.balancedness = 0.75, .num_rebalances = 2, .num_moved_bytes = 12345, .rows_of_rank = {10, 30}, .waited_seconds_of_rank = {0.5, 0},
+                         .balancedness_by_rows = {{0.5, 0.9}, {1, 4, 2}, 5.25}, .stall_seconds_of_steps = {{0.1}, {0, 0}, 0}};
+  }
 
  private:
   std::string body_;
 };
+
+TEST(ExpertDistributionRoute, StartsStopsReadsAndDumpsUnderBothNames) {
+  TestServerOptions options;
+  options.experts = std::make_shared<FakeExperts>();
+  TestServer server(options);
+  EXPECT_EQ(server.request("POST", "/expert_distribution/start", R"({"mode":"stat"})", {}).body, R"({"started":"{\"mode\":\"stat\"}"})");
+  EXPECT_EQ(server.request("POST", "/start_expert_distribution_record", "", {}).body, R"({"started":""})");
+  for (const char* path : {"/expert_distribution/stop", "/stop_expert_distribution_record"}) EXPECT_EQ(server.request("POST", path, "", {}).body, R"({"stopped":true})");
+  for (const char* path : {"/expert_distribution/dump", "/dump_expert_distribution_record"}) EXPECT_EQ(server.request("POST", path, "", {}).body, "{\"a\":1}\n{\"b\":2}\n");
+  EXPECT_EQ(server.request("GET", "/expert_distribution", "", {}).body, R"({"steps":3})");
+  EXPECT_EQ(server.request("GET", "/expert_distribution/start", "", {}).status, 405);
+}
+
+TEST(ExpertMetrics, AreShownWhereExpertsMove) {
+  TestServerOptions options;
+  options.experts = std::make_shared<FakeExperts>();
+  TestServer server(options);
+  const std::string text = server.request("GET", "/metrics", "", {}).body;
+  for (const char* line : {"cadre:expert_balancedness{model_name=\"scripted\"} 0.75",
+                           "cadre:expert_rows_total{model_name=\"scripted\",rank=\"1\"} 30",
+                           "cadre:expert_imbalance_seconds_total{model_name=\"scripted\",rank=\"0\"} 0.5",
+                           "cadre:eplb_rebalances_total{model_name=\"scripted\"} 2",
+                           "cadre:eplb_moved_bytes_total{model_name=\"scripted\"} 12345", "cadre:eplb_stall_seconds_total{model_name=\"scripted\"} 0",
+                           "cadre:expert_balancedness_of_steps_bucket{model_name=\"scripted\",le=\"0.9\"} 5", "cadre:expert_balancedness_of_steps_bucket{model_name=\"scripted\",le=\"+Inf\"} 7",
+                           "cadre:expert_balancedness_of_steps_sum{model_name=\"scripted\"} 5.25", "cadre:eplb_step_stall_seconds_count{model_name=\"scripted\"} 0"})
+    EXPECT_NE(text.find(std::string(line) + "\n"), std::string::npos) << line << "\n" << text;
+  TestServer plain;
+  EXPECT_EQ(plain.request("GET", "/metrics", "", {}).body.find("cadre:expert"), std::string::npos);
+}
 
 TEST(ExpertPlacementRoute, ReadsAndSetsWhereExpertsMove) {
   TestServerOptions options;
@@ -229,12 +266,12 @@ TEST(ExpertPlacementRoute, ReadsAndSetsWhereExpertsMove) {
   EXPECT_EQ(server.request("GET", "/expert_placement", "", {}).body, R"({"placed":"new"})") << "what was refused changed nothing";
 }
 
-TEST(ExpertPlacementRoute, SaysHowToHaveOneWhereExpertsStay) {
+TEST(ExpertPlacementRoute, SaysSoOfADenseModel) {
   TestServer server;
   for (const char* method : {"GET", "PUT"}) {
     const HttpReply reply = server.request(method, "/expert_placement", "", {});
     EXPECT_EQ(reply.status, 400);
-    EXPECT_NE(reply.body.find("--enable-eplb"), std::string::npos) << reply.body;
+    EXPECT_NE(reply.body.find("found a dense one"), std::string::npos) << reply.body;
   }
 }
 

@@ -37,7 +37,7 @@ struct ServedModel {
   int64_t created_unix_s = 0;
   SamplingDefaults defaults;
   json::object layout;  // of its ranks, as GET /server_info shows it
-  std::shared_ptr<ExpertAdmin> experts;  // null: experts stay where they are
+  std::shared_ptr<ExpertAdmin> experts;  // null: a dense model
 };
 
 struct ApiPrompt {

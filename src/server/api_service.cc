@@ -64,7 +64,7 @@ std::string starts_with_bearer(std::string_view value) {
 }  // namespace
 
 struct ApiService::Route {
-  enum class Kind { kChat, kCompletion, kModels, kTokenize, kDetokenize, kHealth, kMetrics, kVersion, kServerInfo, kExpertPlacement };
+  enum class Kind { kChat, kCompletion, kModels, kTokenize, kDetokenize, kHealth, kMetrics, kVersion, kServerInfo, kExpertPlacement, kExpertRecord };
   Kind kind;
   std::string_view path;
   std::string_view method;
@@ -95,6 +95,14 @@ const ApiService::Route* ApiService::find_route(std::string_view path, std::stri
       {Kind::kServerInfo, "/server_info", "GET", false, false},
       {Kind::kExpertPlacement, "/expert_placement", "GET", false, false},
       {Kind::kExpertPlacement, "/expert_placement", "PUT", false, false},
+      {Kind::kExpertRecord, "/expert_distribution", "GET", false, false},
+      {Kind::kExpertRecord, "/expert_distribution/start", "POST", false, false},
+      {Kind::kExpertRecord, "/expert_distribution/stop", "POST", false, false},
+      {Kind::kExpertRecord, "/expert_distribution/dump", "POST", false, false},
+      // SGLang's names for them.
+      {Kind::kExpertRecord, "/start_expert_distribution_record", "POST", false, false},
+      {Kind::kExpertRecord, "/stop_expert_distribution_record", "POST", false, false},
+      {Kind::kExpertRecord, "/dump_expert_distribution_record", "POST", false, false},
   };
   const Route* first = nullptr;
   for (const Route& route : kRoutes) {
@@ -242,6 +250,8 @@ void ApiService::handle(HttpRequest request, std::shared_ptr<HttpExchange> excha
       return answer(call, [this](const HttpRequest&) { return info(); });
     case Route::Kind::kExpertPlacement:
       return in_background([this, answer](Call c) { answer(c, [this](const HttpRequest& r) { return expert_placement(r); }); });
+    case Route::Kind::kExpertRecord:
+      return in_background([this, answer](Call c) { answer(c, [this](const HttpRequest& r) { return expert_record(r); }); });
   }
 }
 
@@ -376,7 +386,9 @@ HttpResponse ApiService::metrics_text() const {
     ranks.push_back(ready->controller->status(rank));
   HttpResponse response;
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";
-  response.body = metrics_.text(ready ? ready->model->names[0] : "", ranks);
+  std::optional<ExpertMetrics> experts;
+  if (ready && ready->model->experts) experts = ready->model->experts->metrics();
+  response.body = metrics_.text(ready ? ready->model->names[0] : "", ranks, experts);
   return response;
 }
 
@@ -387,12 +399,26 @@ HttpResponse ApiService::info() const {
   return json_response(server_info(options_.version, *ready->model, *ready->controller, is_draining_));
 }
 
-HttpResponse ApiService::expert_placement(const HttpRequest& request) const {
+ExpertAdmin& ApiService::experts() const {
   const auto ready = ready_backend();
-  if (!ready->model->experts)
-    throw invalid_input("expected a server that moves experts, found one whose experts stay where they are; start it with --enable-eplb and expert parallelism");
-  if (request.method == "PUT") return json_response(ready->model->experts->place(request.body));
-  return json_response(ready->model->experts->placement());
+  if (!ready->model->experts) throw invalid_input("expected a model with routed experts, found a dense one; ask a server of a mixture-of-experts model");
+  return *ready->model->experts;
+}
+
+HttpResponse ApiService::expert_placement(const HttpRequest& request) const {
+  if (request.method == "PUT") return json_response(experts().place(request.body));
+  return json_response(experts().placement());
+}
+
+HttpResponse ApiService::expert_record(const HttpRequest& request) const {
+  const std::string_view path = request.path;
+  if (path.find("start") != std::string_view::npos) return json_response(experts().start_recording(request.body));
+  if (path.find("stop") != std::string_view::npos) return json_response(experts().stop_recording());
+  if (path.find("dump") == std::string_view::npos) return json_response(experts().distribution());
+  HttpResponse response;
+  response.content_type = "application/x-ndjson";
+  response.body = experts().dump();
+  return response;
 }
 
 HttpResponse ApiService::version() const { return json_response(json::object{{"version", options_.version}}); }

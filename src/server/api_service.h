@@ -66,7 +66,9 @@ class ApiService final : public HttpHandler {
   HttpResponse metrics_text() const;
   HttpResponse version() const;
   HttpResponse info() const;
+  ExpertAdmin& experts() const;
   HttpResponse expert_placement(const HttpRequest& request) const;
+  HttpResponse expert_record(const HttpRequest& request) const;
 
   const ApiServiceOptions options_;
   const Clock& clock_;

@@ -5,6 +5,7 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <limits>
 #include <type_traits>
 
 namespace cadre {
@@ -99,6 +100,60 @@ std::vector<MetricFamily> engine_families(const std::string& model_name, const s
   return out.take();
 }
 
+// Families of a server whose experts move, one metric each or one for each world rank.
+class ExpertFamilies {
+ public:
+  explicit ExpertFamilies(const std::string& model_name) : model_name_(model_name) {}
+
+  void gauge(const char* name, const char* help, double value) { add(name, help, MetricType::Gauge).gauge.value = value; }
+  void counter(const char* name, const char* help, double value) { add(name, help, MetricType::Counter).counter.value = value; }
+  template <typename T>
+  void counter_of_ranks(const char* name, const char* help, const std::vector<T>& values) {
+    for (size_t rank = 0; rank < values.size(); ++rank) {
+      ClientMetric& metric = add(name, help, MetricType::Counter);
+      metric.label.push_back({"rank", std::to_string(rank)});
+      metric.counter.value = static_cast<double>(values[rank]);
+    }
+  }
+  void histogram(const char* name, const char* help, const HistogramCounts& counts) {
+    ClientMetric& metric = add(name, help, MetricType::Histogram);
+    uint64_t sum = 0;
+    for (size_t i = 0; i < counts.counts.size(); ++i) {
+      sum += static_cast<uint64_t>(counts.counts[i]);
+      metric.histogram.bucket.push_back({sum, i < counts.bounds.size() ? counts.bounds[i] : std::numeric_limits<double>::infinity()});
+    }
+    metric.histogram.sample_count = sum;
+    metric.histogram.sample_sum = counts.sum;
+  }
+  std::vector<MetricFamily> take() { return std::move(families_); }
+
+ private:
+  ClientMetric& add(const char* name, const char* help, MetricType type) {
+    if (families_.empty() || families_.back().name != name) families_.push_back({name, help, type, {}});
+    families_.back().metric.emplace_back().label = {{"model_name", model_name_}};
+    return families_.back().metric.back();
+  }
+
+  const std::string& model_name_;
+  std::vector<MetricFamily> families_;
+};
+
+std::vector<MetricFamily> expert_families(const std::string& model_name, const ExpertMetrics& m) {
+  ExpertFamilies out(model_name);
+  out.gauge("cadre:expert_balancedness", "Mean over ranks / maximum of the rows of experts, over all sparse layers, in the last interval.", m.balancedness);
+  out.histogram("cadre:expert_balancedness_of_steps", "The same of the rows that ranks computed, every eighth step.", m.balancedness_by_rows);
+  out.counter_of_ranks("cadre:expert_rows_total", "Pairs of a row and an expert that a rank computed.", m.rows_of_rank);
+  out.counter_of_ranks("cadre:expert_imbalance_seconds_total", "Time a rank waited for slower ranks' experts.", m.waited_seconds_of_rank);
+  out.counter("cadre:eplb_rebalances_total", "Rebalances that came to their end.", static_cast<double>(m.num_rebalances));
+  out.counter("cadre:eplb_layers_switched_total", "Layers that got another placement.", static_cast<double>(m.num_layers_switched));
+  out.counter("cadre:eplb_plans_refused_total", "Plans that failed; the old placement stayed.", static_cast<double>(m.num_plans_refused));
+  out.counter("cadre:eplb_moved_experts_total", "Slots whose expert came from another rank.", static_cast<double>(m.num_moved_slots));
+  out.counter("cadre:eplb_moved_bytes_total", "Bytes of experts sent between ranks.", static_cast<double>(m.num_moved_bytes));
+  out.counter("cadre:eplb_stall_seconds_total", "Time that planning and moving added to steps.", m.stall_seconds);
+  out.histogram("cadre:eplb_step_stall_seconds", "The same, of each step in which experts were on their way.", m.stall_seconds_of_steps);
+  return out.take();
+}
+
 }  // namespace
 
 struct Metrics::Impl {
@@ -151,8 +206,10 @@ void Metrics::observe_request(double seconds, int64_t prompt_tokens, int64_t com
   impl_->completion_tokens.Observe(static_cast<double>(completion_tokens));
 }
 
-std::string Metrics::text(const std::string& model_name, const std::vector<RankStatus>& ranks) const {
+std::string Metrics::text(const std::string& model_name, const std::vector<RankStatus>& ranks, const std::optional<ExpertMetrics>& experts) const {
   std::vector<MetricFamily> families = engine_families(model_name, ranks);
+  if (experts)
+    for (MetricFamily& family : expert_families(model_name, *experts)) families.push_back(std::move(family));
   for (MetricFamily& family : impl_->registry.Collect()) families.push_back(std::move(family));
   return prometheus::TextSerializer().Serialize(families);
 }

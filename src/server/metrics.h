@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "dp/controller.h"
+#include "server/expert_admin.h"
 
 namespace cadre {
 
@@ -24,7 +26,8 @@ class Metrics {
   void observe_request(double seconds, int64_t prompt_tokens, int64_t completion_tokens);
 
   // The text of GET /metrics. ranks: one snapshot per data-parallel rank, empty while the model loads.
-  std::string text(const std::string& model_name, const std::vector<RankStatus>& ranks) const;
+  // experts: where they move.
+  std::string text(const std::string& model_name, const std::vector<RankStatus>& ranks, const std::optional<ExpertMetrics>& experts = {}) const;
 
  private:
   struct Impl;
