@@ -58,6 +58,6 @@ int64_t part_rows(GatherMode mode, std::span<const int64_t> rows, int rank) {
   return mode == GatherMode::kMaxLen ? *std::max_element(rows.begin(), rows.end()) : rows[static_cast<size_t>(rank)];
 }
 
-int64_t row_bytes(int64_t hidden, bool is_fp8) { return is_fp8 ? hidden + (hidden + 127) / 128 * 4 : hidden * kActivationBytes; }
+int64_t row_bytes(int64_t hidden, bool is_fp8, int64_t activation_bytes) { return is_fp8 ? hidden + (hidden + 127) / 128 * 4 : hidden * activation_bytes; }
 
 }  // namespace cadre

@@ -59,8 +59,8 @@ GatherMode choose_gather_mode(std::span<const int64_t> rows);
 int64_t part_rows(GatherMode mode, std::span<const int64_t> rows, int rank);
 
 // Bytes of one row on the wire. values: hidden size; float32 activations unless fp8 is asked for (one byte a value and one
-// float scale per 128 values).
-int64_t row_bytes(int64_t hidden, bool is_fp8);
+// float scale per 128 values). The planner asks for other engines' activations too.
 inline constexpr int64_t kActivationBytes = 4;
+int64_t row_bytes(int64_t hidden, bool is_fp8, int64_t activation_bytes = kActivationBytes);
 
 }  // namespace cadre

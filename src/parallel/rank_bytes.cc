@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 #include <string_view>
+#include <tuple>
 
 #include "base/check.h"
 #include "config/bytes.h"
@@ -94,12 +96,6 @@ Units units_of(ShardBy by, const ModelConfig& config, const Layout& layout, int 
   return {1, {0, 1}};
 }
 
-// Bytes of the elements along shard.dim, all of the other dimensions.
-int64_t slice_bytes(const TensorShard& shard, const TensorSpec& spec, const Slice& slice) {
-  const int64_t along = spec.shape[static_cast<size_t>(shard.dim)];
-  return along == 0 ? 0 : spec.bytes() / along * slice.count;
-}
-
 int64_t& field(RankBytes& bytes, TensorKind kind) {
   switch (kind) {
     case TensorKind::kEmbedding: return bytes.embedding;
@@ -146,32 +142,72 @@ Slice shard_slice(const TensorShard& shard, const TensorSpec& spec, const ModelC
   return {first, units.own.count == 0 ? 0 : end - first};
 }
 
-std::vector<RankBytes> rank_bytes(const ModelConfig& config, const Layout& layout, const ExpertPlacement& placement) {
-  std::vector<RankBytes> out(static_cast<size_t>(layout.world));
-  // Of each expert and each part of its width, over all layers.
-  const int64_t num_experts = config.moe.router.num_experts;
-  std::vector<int64_t> expert_bytes(static_cast<size_t>(num_experts * layout.moe_tp));
-  for (const TensorSpec& spec : checkpoint_tensors(config)) {
+std::vector<TensorClass> tensor_classes(const ModelConfig& config) {
+  // Of routed experts, how many each one has.
+  struct Group {
+    TensorClass first;
+    std::vector<int64_t> of_expert;
+  };
+  using Key = std::tuple<TensorKind, DType, bool, Shape, std::string_view, std::string_view>;
+  std::map<Key, size_t> index;
+  std::vector<Group> groups;
+  const std::vector<TensorSpec> specs = checkpoint_tensors(config);
+  const size_t num_experts = static_cast<size_t>(config.moe.router.num_experts);
+  for (const TensorSpec& spec : specs) {
     if (spec.kind == TensorKind::kNextN) continue;
-    const TensorShard shard = tensor_shard_of(spec, config);
-    if (spec.kind != TensorKind::kRoutedExpert) {
-      for (int rank = 0; rank < layout.world; ++rank)
-        field(out[static_cast<size_t>(rank)], spec.kind) += slice_bytes(shard, spec, shard_slice(shard, spec, config, layout, rank));
+    const NameParts name = parts_of(spec.name);
+    const auto [it, is_new] = index.try_emplace(Key{spec.kind, spec.dtype, spec.is_scale, spec.shape, name.module, name.part}, groups.size());
+    if (is_new) groups.push_back({{spec, tensor_shard_of(spec, config), std::string(name.module), std::string(name.part)}, {}});
+    Group& group = groups[it->second];
+    if (group.first.shard.expert < 0) {
+      ++group.first.count;
+    } else {
+      group.of_expert.resize(num_experts);
+      ++group.of_expert[static_cast<size_t>(expert_in(spec.name))];
+    }
+  }
+  std::vector<TensorClass> out;
+  for (Group& group : groups) {
+    TensorClass& c = group.first;
+    const auto& counts = group.of_expert;
+    if (counts.empty() || std::all_of(counts.begin(), counts.end(), [&](int64_t n) { return n == counts[0]; })) {
+      if (!counts.empty()) c.count = counts[0], c.shard.expert = TensorShard::kEachExpert;
+      out.push_back(std::move(c));
       continue;
     }
-    for (int part = 0; part < layout.moe_tp; ++part) {
-      const int64_t bytes = slice_bytes(shard, spec, shard_slice(shard, spec, config, layout, part));  // ranks 0 .. moe_tp - 1 are its parts
-      if (shard.expert >= 0) expert_bytes[static_cast<size_t>(shard.expert * layout.moe_tp + part)] += bytes;
-      else
-        for (int64_t e = 0; e < num_experts; ++e) expert_bytes[static_cast<size_t>(e * layout.moe_tp + part)] += bytes / num_experts;
+    for (size_t e = 0; e < counts.size(); ++e) {
+      if (counts[e] == 0) continue;
+      c.count = counts[e], c.shard.expert = static_cast<int64_t>(e);
+      out.push_back(c);
     }
   }
-  if (num_experts == 0) return out;
-  for (int rank = 0; rank < layout.world; ++rank) {
-    const RankCoords c = layout.coords(rank);
-    for (const int32_t e : placement.experts_of(c.ep))
-      if (e != kEmptySlot) out[static_cast<size_t>(rank)].routed += expert_bytes[static_cast<size_t>(e * layout.moe_tp + c.moe_tp)];
+  return out;
+}
+
+int64_t stored_slice_bytes(const TensorClass& c, const Slice& slice) {
+  const int64_t along = c.spec.shape[static_cast<size_t>(c.shard.dim)];
+  if (along == 0) return 0;
+  const int64_t bytes = c.spec.bytes() / along * slice.count;
+  return c.shard.expert == TensorShard::kAllExperts ? bytes / c.spec.shape[0] : bytes;
+}
+
+RankBytes rank_bytes(const std::vector<TensorClass>& classes, const ModelConfig& config, const Layout& layout, const ExpertPlacement& placement, int world_rank, SliceBytes bytes) {
+  RankBytes out;
+  const auto held = config.moe.router.num_experts > 0 ? placement.experts_of(layout.coords(world_rank).ep) : std::span<const int32_t>{};
+  const int64_t num_held = std::count_if(held.begin(), held.end(), [](int32_t e) { return e != kEmptySlot; });
+  for (const TensorClass& c : classes) {
+    int64_t count = c.count;
+    if (c.shard.expert == TensorShard::kAllExperts || c.shard.expert == TensorShard::kEachExpert) count *= num_held;
+    else if (c.shard.expert >= 0) count *= std::count(held.begin(), held.end(), static_cast<int32_t>(c.shard.expert));
+    if (count > 0) field(out, c.spec.kind) += count * bytes(c, shard_slice(c.shard, c.spec, config, layout, world_rank));
   }
+  return out;
+}
+
+std::vector<RankBytes> rank_bytes(const ModelConfig& config, const Layout& layout, const ExpertPlacement& placement) {
+  const std::vector<TensorClass> classes = tensor_classes(config);
+  std::vector<RankBytes> out;
+  for (int rank = 0; rank < layout.world; ++rank) out.push_back(rank_bytes(classes, config, layout, placement, rank, [](const TensorClass& c, const Slice& slice) { return stored_slice_bytes(c, slice); }));
   return out;
 }
 

@@ -33,7 +33,7 @@ int index_in(const std::vector<int>& members, int rank) { return static_cast<int
 
 void add_all_gather_exchange(const ModelConfig& config, const Layout& layout, const std::vector<int64_t>& world_rows, const LayerTrafficInput& input, TrafficCounts* out) {
   const int64_t chunk = exchange_chunk_rows(layout.exchange, layout.world), longest = *std::max_element(world_rows.begin(), world_rows.end());
-  const int64_t wire = row_bytes(config.hidden_size, input.is_fp8_dispatch), top_k = config.moe.router.top_k, hidden_bytes = config.hidden_size * kActivationBytes;
+  const int64_t wire = row_bytes(config.hidden_size, input.is_fp8_dispatch, input.activation_bytes), top_k = config.moe.router.top_k, hidden_bytes = config.hidden_size * input.activation_bytes;
   for (int64_t first = 0; first < longest; first += chunk) {
     std::vector<int64_t> rows;
     for (const int64_t r : world_rows) rows.push_back(std::clamp<int64_t>(r - first, 0, chunk));
@@ -49,7 +49,7 @@ void add_all_gather_exchange(const ModelConfig& config, const Layout& layout, co
 void add_all_to_all(const ModelConfig& config, const Layout& layout, const std::vector<int64_t>& world_rows, const LayerTrafficInput& input, TrafficCounts* out) {
   const ExchangeKind kind = exchange_for_step(layout.exchange, world_rows);
   const int64_t chunk = exchange_chunk_rows(kind, layout.world), chunks = (*std::max_element(world_rows.begin(), world_rows.end()) + chunk - 1) / chunk;
-  const int64_t wire = row_bytes(config.hidden_size, input.is_fp8_dispatch), hidden_bytes = config.hidden_size * kActivationBytes;
+  const int64_t wire = row_bytes(config.hidden_size, input.is_fp8_dispatch, input.activation_bytes), hidden_bytes = config.hidden_size * input.activation_bytes;
   const bool is_exact = layout.combine == CombineOrder::kExact;
   TrafficCount& dispatch = of(*out, Traffic::kDispatch);
   TrafficCount& combine = of(*out, Traffic::kCombine);
@@ -113,7 +113,7 @@ TrafficCounts predict_layer_traffic(const ModelConfig& config, const Layout& lay
   TrafficCounts out{};
   std::vector<int64_t> world_rows(static_cast<size_t>(layout.world));
   scattered_rows(layout, input.dp_rows, world_rows);
-  const int64_t hidden_bytes = config.hidden_size * kActivationBytes;
+  const int64_t hidden_bytes = config.hidden_size * input.activation_bytes;
   const auto add_half = [&](const HalfPlan& half, Traffic gather, Traffic reduce) {
     if (half.gather == GroupKind::kNone) return;
     std::vector<int> members = layout.attn_tp_members(input.world_rank);

@@ -50,6 +50,7 @@ struct LayerTrafficInput {
   DispatchRows out, in;
   bool is_fp8_dispatch = false;
   bool counts_rows = false;  // ReplicaSplit::needs_counts() of the layer: all-to-all exchanges tell each other row counts first
+  int64_t activation_bytes = kActivationBytes;
 };
 TrafficCounts predict_layer_traffic(const ModelConfig& config, const Layout& layout, const LayerPlan& plan, const LayerTrafficInput& input);
 
