@@ -207,7 +207,8 @@ RankBytes rank_bytes(const std::vector<TensorClass>& classes, const ModelConfig&
 std::vector<RankBytes> rank_bytes(const ModelConfig& config, const Layout& layout, const ExpertPlacement& placement) {
   const std::vector<TensorClass> classes = tensor_classes(config);
   std::vector<RankBytes> out;
-  for (int rank = 0; rank < layout.world; ++rank) out.push_back(rank_bytes(classes, config, layout, placement, rank, [](const TensorClass& c, const Slice& slice) { return stored_slice_bytes(c, slice); }));
+  const auto stored = [](const TensorClass& c, const Slice& slice) { return stored_slice_bytes(c, slice); };
+  for (int rank = 0; rank < layout.world; ++rank) out.push_back(rank_bytes(classes, config, layout, placement, rank, stored));
   return out;
 }
 
