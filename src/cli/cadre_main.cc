@@ -21,7 +21,8 @@ constexpr const char* kDescription =
     "  cadre generate models/demo --prompt \"Once\"     text without a server\n"
     "  cadre inspect models/demo                      what a checkpoint holds\n"
     "  cadre verify --reference DIR                   a checkpoint against another implementation's answers\n"
-    "  cadre eplb plan FILE --ranks N                 where experts should stand, from a recorded load";
+    "  cadre eplb plan FILE --ranks N                 where experts should stand, from a recorded load\n"
+    "  cadre plan --model DIR --hardware h100-80g:16  whether it fits, which layout, what bounds a step";
 
 constexpr const char* kFooter =
     "Every command has its own --help.\n"
@@ -75,6 +76,7 @@ int main(int argc, char** argv) {
   add_ask(app, &run);
   add_inspect(app, &run);
   add_eplb(app, &run);
+  add_plan_command(app, &run);
   add_launch(app, &run, launched);
   add_verify(app, &run);
   add_version(app, &run);

@@ -25,6 +25,7 @@ void add_ask(CLI::App& app, Run* run);
 void add_launch(CLI::App& app, Run* run, std::vector<std::string> launched);
 // Cuts the command that `launch` starts off the arguments; empty for other commands.
 std::vector<std::string> take_launched_command(std::vector<std::string>* arguments);
+void add_plan_command(CLI::App& app, Run* run);
 void add_verify(CLI::App& app, Run* run);
 void add_version(CLI::App& app, Run* run);
 

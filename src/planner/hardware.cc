@@ -42,7 +42,9 @@ HardwareSpec parse_spec(const JsonObject& o) {
       if (a.is_string()) out.aliases.push_back(lower(std::string_view(a.get_string())));
   out.is_cpu = named.maybe_boolean("is_cpu").value_or(false);
   // Least figures keep every quotient finite.
-  const auto at_least = [&](std::string_view key, double least, double unit, std::optional<double> absent = {}) { return number_between(named, key, least, 1e9, absent) * unit; };
+  const auto at_least = [&](std::string_view key, double least, double unit, std::optional<double> absent = {}) {
+    return number_between(named, key, least, 1e9, absent) * unit;
+  };
   out.memory_bytes = at_least("memory_gb", 1e-3, 1e9);
   out.memory_bytes_per_s = at_least("memory_gb_per_s", 1e-3, 1e9);
   out.f32_per_s = at_least("f32_tflops", 0, 1e12, 0.0);
@@ -50,7 +52,8 @@ HardwareSpec parse_spec(const JsonObject& o) {
   out.fp8_per_s = at_least("fp8_tflops", 0, 1e12, 0.0);
   out.fp4_per_s = at_least("fp4_tflops", 0, 1e12, 0.0);
   out.int8_per_s = at_least("int8_tops", 0, 1e12, 0.0);
-  if (out.f32_per_s == 0 && out.bf16_per_s == 0) throw invalid_input("{}: expected 'bf16_tflops' or 'f32_tflops' above 0, found neither; add one", named.name());
+  if (out.f32_per_s == 0 && out.bf16_per_s == 0)
+    throw invalid_input("{}: expected 'bf16_tflops' or 'f32_tflops' above 0, found neither; add one", named.name());
   out.domain_size = static_cast<int>(named.maybe_integer("domain_size", 1, 1 << 20).value_or(1));
   out.domain_spans_nodes = named.maybe_boolean("domain_spans_nodes").value_or(false);
   out.network_bytes_per_s = at_least("network_gb_per_s", 1e-6, 1e9);
@@ -63,7 +66,8 @@ HardwareSpec parse_spec(const JsonObject& o) {
   out.link_share = number_between(named, "link_share", 0.01, 1, 0.8);
   out.step_us = at_least("step_us", 0, 1, 0.0);
   if (out.reserve_bytes >= out.memory_bytes)
-    throw invalid_input("{}: expected 'reserve_gb' below the memory of {} GB, found {}; lower it", named.name(), out.memory_bytes / 1e9, out.reserve_bytes / 1e9);
+    throw invalid_input("{}: expected 'reserve_gb' below the memory of {} GB, found {}; lower it", named.name(), out.memory_bytes / 1e9,
+                        out.reserve_bytes / 1e9);
   if (const auto sources = named.maybe_object("sources"))
     for (const auto& [key, value] : sources->raw())
       if (value.is_string()) out.sources.emplace_back(std::string(key), std::string(std::string_view(value.get_string())));
@@ -115,14 +119,17 @@ void HardwareTable::add(std::string_view json_text, std::string_view what) {
   if (!list) throw invalid_input("{}: expected a list 'hardware', found none; docs/planner.md has the form", what);
   for (size_t i = 0; i < list->size(); ++i) {
     const json::value& entry = (*list)[i];
-    if (!entry.is_object()) throw invalid_input("{}: expected an object as entry {} of 'hardware', found {}; correct it", what, i, describe(entry));
+    if (!entry.is_object())
+      throw invalid_input("{}: expected an object as entry {} of 'hardware', found {}; correct it", what, i, describe(entry));
     HardwareSpec spec = parse_spec(JsonObject(entry.get_object(), fmt::format("{}, entry {}", what, i)));
     std::erase_if(specs_, [&](const HardwareSpec& s) { return s.name == spec.name; });
     specs_.push_back(std::move(spec));
   }
 }
 
-void HardwareTable::add_file(const std::filesystem::path& path) { add(json::serialize(parse_json_file(path, uint64_t{16} << 20)), path.string()); }
+void HardwareTable::add_file(const std::filesystem::path& path) {
+  add(json::serialize(parse_json_file(path, uint64_t{16} << 20)), path.string());
+}
 
 const HardwareSpec& HardwareTable::find(std::string_view name) const {
   const std::string wanted = lower(name);
@@ -131,7 +138,8 @@ const HardwareSpec& HardwareTable::find(std::string_view name) const {
   std::vector<std::string> names;
   for (const HardwareSpec& s : specs_) names.push_back(s.name);
   throw Error(ErrorKind::kInvalidInput,
-              fmt::format("--hardware: expected a known device, found {}; nearest: {} (or describe yours with --hardware-file)", cadre::quoted(name), fmt::join(nearest_names(name, names, 3), ", ")),
+              fmt::format("--hardware: expected a known device, found {}; nearest: {} (or describe yours with --hardware-file)",
+                          cadre::quoted(name), fmt::join(nearest_names(name, names, 3), ", ")),
               "--hardware");
 }
 
@@ -145,18 +153,23 @@ HardwareRequest parse_hardware(std::string_view text) {
   HardwareRequest out;
   size_t digits = text.size();
   while (digits > 0 && std::isdigit(static_cast<unsigned char>(text[digits - 1]))) --digits;
-  const bool has_sign = digits > 0 && digits < text.size() && (text[digits - 1] == ':' || text[digits - 1] == '*' || text[digits - 1] == 'x' || text[digits - 1] == 'X');
+  const bool has_sign = digits > 0 && digits < text.size() &&
+                        (text[digits - 1] == ':' || text[digits - 1] == '*' || text[digits - 1] == 'x' || text[digits - 1] == 'X');
   // The x of "mi300x" is part of a name; one after a space or a memory size ("80gx16") counts.
   if (has_sign) {
     int64_t count = 0;
     const auto parsed = std::from_chars(text.data() + digits, text.data() + text.size(), count);
     if (parsed.ec != std::errc() || count < 1 || count > 4096)
-      throw Error(ErrorKind::kInvalidInput, fmt::format("--hardware: expected from 1 to 4096 devices, found {}; correct it", cadre::quoted(all)), "--hardware");
+      throw Error(ErrorKind::kInvalidInput,
+                  fmt::format("--hardware: expected from 1 to 4096 devices, found {}; correct it", cadre::quoted(all)), "--hardware");
     out.count = count;
     text = text.substr(0, digits - 1);
     trim();
   }
-  if (text.empty()) throw Error(ErrorKind::kInvalidInput, fmt::format("--hardware: expected a device such as h100-80g or h100-80g:16, found {}; name one", cadre::quoted(all)), "--hardware");
+  if (text.empty())
+    throw Error(ErrorKind::kInvalidInput,
+                fmt::format("--hardware: expected a device such as h100-80g or h100-80g:16, found {}; name one", cadre::quoted(all)),
+                "--hardware");
   out.name = lower(text);
   return out;
 }

@@ -23,10 +23,10 @@ struct HardwareSpec {
   bool domain_spans_nodes = false;  // a rack is one domain
   double domain_bytes_per_s = 0, domain_latency_us = 0;
   double network_bytes_per_s = 0, network_latency_us = 0;  // between domains, of one device
-  double reserve_bytes = 0;  // kept back: runtime, graphs, fragmentation
+  double reserve_bytes = 0;                                // kept back: runtime, graphs, fragmentation
   // Shares of the peaks that programs reach.
   double memory_share = 1, compute_share = 1, link_share = 1;
-  double step_us = 0;        // of each step, whatever is in it: scheduling, launches, sampling
+  double step_us = 0;                                        // of each step, whatever is in it: scheduling, launches, sampling
   std::vector<std::pair<std::string, std::string>> sources;  // figure, where it is from
 };
 

@@ -12,21 +12,22 @@ namespace cadre::planner {
 struct MemoryOptions {
   int64_t kv_bytes_per_token = 0;  // on one rank; 0: kv_value_bytes for each value
   double kv_value_bytes = 2;
-  int64_t max_rows = 512;          // of a step on a data-parallel rank
+  int64_t max_rows = 512;  // of a step on a data-parallel rank
   int64_t max_sequences = 64;
   int64_t activation_bytes = 2;
   bool is_fp8_dispatch = false;
+  int ranks_weighed = 64;  // of which the fullest is meant; they differ by an expert or a block of scales at most
 };
 
 struct MemoryBudget {
-  int64_t memory = 0;      // of the device
+  int64_t memory = 0;  // of the device
   int64_t reserve = 0;
-  RankBytes weights;       // of the fullest rank, replicas included
-  int64_t replicas = 0;    // bytes of second and further replicas among them
-  int64_t exchange = 0;    // buffers of dispatch and combine
-  int64_t workspace = 0;   // rows of a step
-  int64_t kv_pool = 0;     // what is left
-  int64_t missing = 0;     // bytes that weights, buffers and reserve exceed the memory by
+  RankBytes weights;      // of the fullest rank, replicas included
+  int64_t replicas = 0;   // bytes of second and further replicas among them
+  int64_t exchange = 0;   // buffers of dispatch and combine
+  int64_t workspace = 0;  // rows of a step
+  int64_t kv_pool = 0;    // what is left
+  int64_t missing = 0;    // bytes that weights, buffers and reserve exceed the memory by
   int64_t kv_bytes_per_token = 0;
   int64_t tokens = 0;          // of one rank
   int64_t cluster_tokens = 0;  // distinct ones

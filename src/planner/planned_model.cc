@@ -20,11 +20,14 @@ bool is_converted(WeightType type, const TensorClass& c) {
   const bool is_fused = c.shard.expert == TensorShard::kAllExperts;
   if (c.spec.is_scale || c.part == "bias" || c.spec.shape.size() < 2 || (!is_fused && c.spec.shape[0] == 1)) return false;
   switch (c.spec.kind) {
-    case TensorKind::kAttention: return type != WeightType::kMxfp4 && type != WeightType::kNvfp4;
+    case TensorKind::kAttention:
+      return type != WeightType::kMxfp4 && type != WeightType::kNvfp4;
     case TensorKind::kDenseMlp:
     case TensorKind::kSharedExpert:
-    case TensorKind::kRoutedExpert: return true;
-    default: return false;
+    case TensorKind::kRoutedExpert:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -44,29 +47,42 @@ WeightType parse_weight_type(std::string_view name) {
   for (size_t i = 0; i < std::size(kTypeNames); ++i)
     if (kTypeNames[i] == name) return static_cast<WeightType>(i);
   const std::vector<std::string> names(std::begin(kTypeNames), std::end(kTypeNames));
-  throw Error(ErrorKind::kInvalidInput, fmt::format("--dtype: expected one of {}; found {}; nearest: {}", fmt::join(names, ", "), cadre::quoted(name), nearest_names(name, names, 1)[0]), "--dtype");
+  throw Error(ErrorKind::kInvalidInput,
+              fmt::format("--dtype: expected one of {}; found {}; nearest: {}", fmt::join(names, ", "), cadre::quoted(name),
+                          nearest_names(name, names, 1)[0]),
+              "--dtype");
 }
 
 int64_t matrix_bytes(WeightType type, int64_t n, int64_t k) {
   const int64_t values = n * k;
   switch (type) {
     case WeightType::kCheckpoint:
-    case WeightType::kBF16: return values * 2;
-    case WeightType::kFp8: return values + blocks(n, 128) * blocks(k, 128) * 4;
-    case WeightType::kMxfp4: return (values + 1) / 2 + n * blocks(k, 32);
-    case WeightType::kNvfp4: return (values + 1) / 2 + n * blocks(k, 16) + 8;
-    case WeightType::kInt8: return values + n * 4;
-    case WeightType::kInt4: return (values + 1) / 2 + n * blocks(k, 128) * 2;
+    case WeightType::kBF16:
+      return values * 2;
+    case WeightType::kFp8:
+      return values + blocks(n, 128) * blocks(k, 128) * 4;
+    case WeightType::kMxfp4:
+      return (values + 1) / 2 + n * blocks(k, 32);
+    case WeightType::kNvfp4:
+      return (values + 1) / 2 + n * blocks(k, 16) + 8;
+    case WeightType::kInt8:
+      return values + n * 4;
+    case WeightType::kInt4:
+      return (values + 1) / 2 + n * blocks(k, 128) * 2;
   }
   CADRE_CHECK(false, "type {}", static_cast<int>(type));
 }
 
 PlannedModel::PlannedModel(const ModelConfig& config, WeightType type) : config_(config), type_(type) {
   const bool is_gpt_oss = config.family == Family::kGptOss;
-  const bool is_stored = type == WeightType::kCheckpoint || type == WeightType::kBF16 || (type == WeightType::kFp8 && !is_gpt_oss) || (type == WeightType::kMxfp4 && is_gpt_oss);
-  if (type == WeightType::kBF16) config_.quant = WeightQuant::kNone, config_.dtype = DType::kBF16;
-  else if (type == WeightType::kFp8 && is_stored) config_.quant = WeightQuant::kFp8Block;
-  else if (type == WeightType::kMxfp4 && is_stored) config_.quant = WeightQuant::kMxfp4;
+  const bool is_stored = type == WeightType::kCheckpoint || type == WeightType::kBF16 || (type == WeightType::kFp8 && !is_gpt_oss) ||
+                         (type == WeightType::kMxfp4 && is_gpt_oss);
+  if (type == WeightType::kBF16)
+    config_.quant = WeightQuant::kNone, config_.dtype = DType::kBF16;
+  else if (type == WeightType::kFp8 && is_stored)
+    config_.quant = WeightQuant::kFp8Block;
+  else if (type == WeightType::kMxfp4 && is_stored)
+    config_.quant = WeightQuant::kMxfp4;
   converts_ = !is_stored;
   if (converts_) config_.quant = WeightQuant::kNone;
   classes_ = tensor_classes(config_);
@@ -98,11 +114,13 @@ int64_t PlannedModel::served_slice_bytes(const TensorClass& c, const Slice& slic
 }
 
 RankBytes PlannedModel::rank_bytes(const Layout& layout, const ExpertPlacement& placement, int world_rank) const {
-  return cadre::rank_bytes(classes_, config_, layout, placement, world_rank, [this](const TensorClass& c, const Slice& slice) { return served_slice_bytes(c, slice); });
+  return cadre::rank_bytes(classes_, config_, layout, placement, world_rank,
+                           [this](const TensorClass& c, const Slice& slice) { return served_slice_bytes(c, slice); });
 }
 
 RankBytes PlannedModel::rank_parameters(const Layout& layout, const ExpertPlacement& placement, int world_rank) const {
-  return cadre::rank_bytes(classes_, config_, layout, placement, world_rank, [](const TensorClass& c, const Slice& slice) { return slice_parameters(c, slice); });
+  return cadre::rank_bytes(classes_, config_, layout, placement, world_rank,
+                           [](const TensorClass& c, const Slice& slice) { return slice_parameters(c, slice); });
 }
 
 RankBytes PlannedModel::bytes() const { return rank_bytes({}, initial_placement(config_, {}), 0); }

@@ -21,9 +21,13 @@ constexpr int64_t kGiB = int64_t{1} << 30;
 // Figures are printed rounded; this rounds to the same digits.
 std::string printed(double value, int digits) { return fmt::format("{:.{}f}", value, digits); }
 
-ModelConfig published(const std::filesystem::path& data, const std::string& name) { return load_model_config(data / "configs" / "hf" / (name + "_config.json")); }
+ModelConfig published(const std::filesystem::path& data, const std::string& name) {
+  return load_model_config(data / "configs" / "hf" / (name + "_config.json"));
+}
 
-Layout all_to_all(int ranks) { return {.world = ranks, .attn_dp = ranks, .ep = ranks, .exchange = ExchangeKind::kAllToAll, .combine = CombineOrder::kPerRank}; }
+Layout all_to_all(int ranks) {
+  return {.world = ranks, .attn_dp = ranks, .ep = ranks, .exchange = ExchangeKind::kAllToAll, .combine = CombineOrder::kPerRank};
+}
 
 TEST(Seeds, LatentCacheOnEveryRankOrOnOne) {
   CADRE_DATA_OR_SKIP(data);
@@ -34,7 +38,8 @@ TEST(Seeds, LatentCacheOnEveryRankOrOnOne) {
   // The latent is cached whole on each rank that splits the heads.
   EXPECT_EQ(rank_kv_bytes_per_token(v3, tp, DType::kBF16), 70'272);
   // The document rounds the quotient of 611,191.84 up; whole tokens are one fewer.
-  const int64_t bytes = rank_kv_bytes_per_token(v3, dp, DType::kBF16), rounded = std::llround(static_cast<double>(40 * kGiB) / static_cast<double>(bytes));
+  const int64_t bytes = rank_kv_bytes_per_token(v3, dp, DType::kBF16),
+                rounded = std::llround(static_cast<double>(40 * kGiB) / static_cast<double>(bytes));
   EXPECT_EQ(rounded, 611'192);
   EXPECT_EQ(rounded * dp.attn_dp, 4'889'536);
   EXPECT_EQ(rounded * tp.attn_dp, 611'192);
@@ -63,10 +68,12 @@ TEST(Seeds, GatheredRowsOfTensorParallelExperts) {
   const std::vector<int64_t> rows(8, 128);
   const std::vector<LayerPlan> plans = plan_layers(v3, layout);
   const auto traffic = predict_layer_traffic(v3, layout, plans.back(), {.dp_rows = rows, .activation_bytes = 2});
-  const double gather = static_cast<double>(traffic[static_cast<size_t>(Traffic::kMoeGather)].bytes_sent), reduce = static_cast<double>(traffic[static_cast<size_t>(Traffic::kMoeReduce)].bytes_sent);
+  const double gather = static_cast<double>(traffic[static_cast<size_t>(Traffic::kMoeGather)].bytes_sent),
+               reduce = static_cast<double>(traffic[static_cast<size_t>(Traffic::kMoeReduce)].bytes_sent);
   EXPECT_EQ(printed((gather + reduce) / 1e6, 1), "25.7");
   EXPECT_EQ(printed(gather / 1e6, 2), "12.85");
-  const double sparse_layers = static_cast<double>(std::count_if(plans.begin(), plans.end(), [](const LayerPlan& p) { return p.is_sparse; }));
+  const double sparse_layers =
+      static_cast<double>(std::count_if(plans.begin(), plans.end(), [](const LayerPlan& p) { return p.is_sparse; }));
   EXPECT_EQ(sparse_layers, 58);
   const double step = (gather + reduce) * sparse_layers;
   EXPECT_EQ(printed(step / 1e9, 2), "1.49");
@@ -90,7 +97,8 @@ TEST(Seeds, DispatchAndCombine) {
   CADRE_DATA_OR_SKIP(data);
   const ModelConfig v3 = published(data, "deepseek-ai--DeepSeek-V3");
   const double rows = 128 * expected_dispatch(all_to_all(8), v3.moe.router.num_experts, v3.moe.router.top_k).rows_to_others;
-  const double dispatch = rows * static_cast<double>(row_bytes(v3.hidden_size, true)), combine = rows * static_cast<double>(row_bytes(v3.hidden_size, false, 2));
+  const double dispatch = rows * static_cast<double>(row_bytes(v3.hidden_size, true)),
+               combine = rows * static_cast<double>(row_bytes(v3.hidden_size, false, 2));
   EXPECT_EQ(static_cast<double>(row_bytes(v3.hidden_size, true)), 7168 * 1.03125);
   EXPECT_EQ(printed(dispatch / 1e6, 2), "4.38");
   EXPECT_EQ(printed(combine / 1e6, 2), "8.50");
@@ -113,7 +121,8 @@ TEST(Seeds, ExpertsOfDeepseek) {
   // A slice of every expert, or all of 32: the same bytes.
   const Layout tp{.world = 8, .attn_tp = 8, .moe_tp = 8, .dense_tp = 8};
   const double by_tp = static_cast<double>(model.rank_parameters(tp, initial_placement(v3, tp), 0).routed) / sparse_layers;
-  const double by_ep = static_cast<double>(model.rank_parameters(all_to_all(8), initial_placement(v3, all_to_all(8)), 0).routed) / sparse_layers;
+  const double by_ep =
+      static_cast<double>(model.rank_parameters(all_to_all(8), initial_placement(v3, all_to_all(8)), 0).routed) / sparse_layers;
   EXPECT_EQ(printed(by_tp / 1e9, 2), "1.41");
   EXPECT_EQ(by_tp, by_ep);
   EXPECT_EQ(printed(static_cast<double>(model.active_parameters()) / 1e9, 1), "37.6") << "published: 37 B, without the embedding";
@@ -124,7 +133,8 @@ TEST(Seeds, ExpertsOfDeepseek) {
 }
 
 TEST(Seeds, ExpertsThatABatchMeets) {
-  for (const double rows : {1.0, 8.0, 64.0, 128.0, 4096.0}) EXPECT_NEAR(expected_active_experts(256, 8, rows), 256 * (1 - std::pow(1 - 8.0 / 256, rows)), 1e-9);
+  for (const double rows : {1.0, 8.0, 64.0, 128.0, 4096.0})
+    EXPECT_NEAR(expected_active_experts(256, 8, rows), 256 * (1 - std::pow(1 - 8.0 / 256, rows)), 1e-9);
   EXPECT_EQ(expected_active_experts(256, 8, 1), 8);
   EXPECT_EQ(printed(expected_active_experts(256, 8, 4096), 2), "256.00");
   EXPECT_EQ(expected_active_experts(0, 8, 5), 0);
@@ -158,9 +168,9 @@ TEST(Seeds, PaddedOrExactGather) {
 
 TEST(Seeds, GroupsBoundTheRanksARowReaches) {
   RouterConfig v3{.num_experts = 256, .top_k = 8, .num_groups = 8, .topk_groups = 4};
-  EXPECT_EQ(destination_bound(v3, 8), 4);    // a group a rank, four groups
-  EXPECT_EQ(destination_bound(v3, 4), 4);    // two groups a rank: the four chosen may lie on four ranks
-  EXPECT_EQ(destination_bound(v3, 16), 8);   // a group on two ranks, and eight experts
+  EXPECT_EQ(destination_bound(v3, 8), 4);   // a group a rank, four groups
+  EXPECT_EQ(destination_bound(v3, 4), 4);   // two groups a rank: the four chosen may lie on four ranks
+  EXPECT_EQ(destination_bound(v3, 16), 8);  // a group on two ranks, and eight experts
   EXPECT_EQ(destination_bound(v3, 64), 8);
   v3.num_groups = 1;
   EXPECT_EQ(destination_bound(v3, 16), 8);
@@ -185,7 +195,8 @@ TEST(Seeds, ExpertParallelismFlattensDataAndTensorRanks) {
   const Layout without = resolve_layout(o, qwen).layout;
   EXPECT_EQ(without.ep, 1);
   EXPECT_EQ(without.moe_tp, 4);
-  const auto linear = ExpertPlacement::initial(4, 2, PlacementStrategy::kLinear), in_turn = ExpertPlacement::initial(4, 2, PlacementStrategy::kRoundRobin);
+  const auto linear = ExpertPlacement::initial(4, 2, PlacementStrategy::kLinear),
+             in_turn = ExpertPlacement::initial(4, 2, PlacementStrategy::kRoundRobin);
   EXPECT_EQ(std::vector<int32_t>(linear.slot_to_expert().begin(), linear.slot_to_expert().end()), (std::vector<int32_t>{0, 1, 2, 3}));
   EXPECT_EQ(std::vector<int32_t>(in_turn.slot_to_expert().begin(), in_turn.slot_to_expert().end()), (std::vector<int32_t>{0, 2, 1, 3}));
 }

@@ -13,6 +13,8 @@ namespace cadre::planner {
 namespace {
 
 constexpr double kMicro = 1e6;
+// Inputs' worth of time that a tile of a product takes to begin and end: narrow slices of experts do not fill a device.
+constexpr double kTileOverhead = 128;
 // Query rows that share one pass over the cache in prefill kernels.
 constexpr double kQueryTile = 128;
 
@@ -29,18 +31,27 @@ double rate(const HardwareSpec& h, Math math) {
 // What products with weights of a kind run in. Four-bit weights on devices without such products are widened to bfloat16.
 Math math_of(const PlannedModel& model, bool is_attention) {
   switch (model.type()) {
-    case WeightType::kBF16: return Math::kBF16;
-    case WeightType::kFp8: return Math::kFp8;
+    case WeightType::kBF16:
+      return Math::kBF16;
+    case WeightType::kFp8:
+      return Math::kFp8;
     case WeightType::kMxfp4:
-    case WeightType::kNvfp4: return is_attention ? Math::kBF16 : Math::kFp4;
-    case WeightType::kInt8: return Math::kInt8;
-    case WeightType::kInt4: return Math::kBF16;
-    case WeightType::kCheckpoint: break;
+    case WeightType::kNvfp4:
+      return is_attention ? Math::kBF16 : Math::kFp4;
+    case WeightType::kInt8:
+      return Math::kInt8;
+    case WeightType::kInt4:
+      return Math::kBF16;
+    case WeightType::kCheckpoint:
+      break;
   }
   switch (model.config().quant) {
-    case WeightQuant::kFp8Block: return Math::kFp8;
-    case WeightQuant::kMxfp4: return is_attention ? Math::kBF16 : Math::kFp4;
-    case WeightQuant::kNone: break;
+    case WeightQuant::kFp8Block:
+      return Math::kFp8;
+    case WeightQuant::kMxfp4:
+      return is_attention ? Math::kBF16 : Math::kFp4;
+    case WeightQuant::kNone:
+      break;
   }
   return Math::kBF16;
 }
@@ -50,7 +61,8 @@ ModelConfig one_of_each(const ModelConfig& config) {
   ModelConfig out = config;
   out.layers.clear();
   for (const bool is_sparse : {false, true})
-    if (std::any_of(config.layers.begin(), config.layers.end(), [&](const LayerConfig& l) { return l.is_sparse == is_sparse; })) out.layers.push_back({is_sparse, 0});
+    if (std::any_of(config.layers.begin(), config.layers.end(), [&](const LayerConfig& l) { return l.is_sparse == is_sparse; }))
+      out.layers.push_back({is_sparse, 0});
   out.num_layers = static_cast<int64_t>(out.layers.size());
   return out;
 }
@@ -60,8 +72,9 @@ bool is_exchange(Traffic t) { return t == Traffic::kDispatch || t == Traffic::kC
 }  // namespace
 
 std::string_view step_part_name(StepPart part) {
-  constexpr std::string_view kNames[] = {"attention projections", "attention over the cache", "dense layers", "router", "shared experts", "routed experts", "head",
-                                         "links inside a domain", "network between domains", "fixed"};
+  constexpr std::string_view kNames[] = {
+      "attention projections", "attention over the cache", "dense layers", "router", "shared experts", "routed experts", "head",
+      "links inside a domain", "network between domains",  "fixed"};
   return kNames[static_cast<size_t>(part)];
 }
 
@@ -97,7 +110,9 @@ StepTimeModel::StepTimeModel(const PlannedModel& model, const Layout& layout, co
   const ExpertPlacement placement = initial_placement(model.config(), layout);
   const RankBytes bytes = model.rank_bytes(layout, placement, 0), parameters = model.rank_parameters(layout, placement, 0);
   const double share = hardware.compute_share;
-  const auto weights = [&](int64_t b, int64_t p, Math math) { return Weights{static_cast<double>(b), static_cast<double>(p), rate(hardware, math) * share}; };
+  const auto weights = [&](int64_t b, int64_t p, Math math) {
+    return Weights{static_cast<double>(b), static_cast<double>(p), rate(hardware, math) * share};
+  };
   const Math wide = math_of(model, true), narrow = math_of(model, false);
   attention_ = weights(bytes.attention, parameters.attention, wide);
   dense_ = weights(bytes.dense, parameters.dense, narrow);
@@ -123,14 +138,17 @@ StepTimeModel::StepTimeModel(const PlannedModel& model, const Layout& layout, co
     (l.is_sparse ? num_sparse_layers_ : num_dense_layers_) += 1;
     const double window = static_cast<double>(l.sliding_window);
     const auto it = std::find_if(windows_.begin(), windows_.end(), [&](const WindowLayers& w) { return w.window == window; });
-    if (it == windows_.end()) windows_.push_back({1, window});
-    else it->count += 1;
+    if (it == windows_.end())
+      windows_.push_back({1, window});
+    else
+      it->count += 1;
   }
 }
 
 PartTime StepTimeModel::products(const Weights& w, double share_of_weights, double rows) const {
   if (rows <= 0 || w.parameters <= 0) return {};
-  return {w.bytes * share_of_weights / (hardware_.memory_bytes_per_s * hardware_.memory_share) * kMicro, 2 * w.parameters * rows / w.per_s * kMicro, 0};
+  return {w.bytes * share_of_weights / (hardware_.memory_bytes_per_s * hardware_.memory_share) * kMicro,
+          2 * w.parameters * rows / w.per_s * kMicro, 0};
 }
 
 void StepTimeModel::add_attention(const StepShape& shape, StepTime* out) const {
@@ -139,11 +157,14 @@ void StepTimeModel::add_attention(const StepShape& shape, StepTime* out) const {
   const bool is_mla = heads_.kind == AttentionKind::kMla;
   const double heads = static_cast<double>(heads_.num_heads);
   // Operations for a (query, key) pair and layer. Latent attention decodes in the latent space and takes prompts apart by head.
-  const double decode_pair = is_mla ? 2 * heads * static_cast<double>(2 * heads_.kv_lora_rank + heads_.qk_rope_head_dim) : 4 * heads * static_cast<double>(heads_.head_dim);
+  const double decode_pair = is_mla ? 2 * heads * static_cast<double>(2 * heads_.kv_lora_rank + heads_.qk_rope_head_dim)
+                                    : 4 * heads * static_cast<double>(heads_.head_dim);
   const double prefill_pair = is_mla ? 2 * heads * static_cast<double>(heads_.head_dim + heads_.v_head_dim) : decode_pair;
   double read = 0, work = 0;
   // A window cuts each row's context; of a batch the mean is known.
-  const auto seen = [](double total, double count, double window) { return count > 0 && window > 0 ? std::min(total, count * window) : total; };
+  const auto seen = [](double total, double count, double window) {
+    return count > 0 && window > 0 ? std::min(total, count * window) : total;
+  };
   for (const WindowLayers& l : windows_) {
     const double decode = seen(static_cast<double>(shape.decode_context), static_cast<double>(shape.decode_rows), l.window);
     const double prefill = seen(static_cast<double>(shape.prefill_pairs), static_cast<double>(shape.prefill_rows), l.window);
@@ -176,7 +197,10 @@ void StepTimeModel::add_feed_forward(std::span<const StepShape> dp_ranks, size_t
     // Of the pairs, this rank has the share of its slots; the fullest rank has more.
     const double top_k = static_cast<double>(config_.moe.router.top_k), skew = layout_.ep > 1 ? options_.balancedness : 1.0;
     const double pairs_per_slot = num_all_slots_ > 0 ? all * top_k / num_all_slots_ / skew : 0;
-    (*out)[StepPart::kExperts] = products(experts_, expert_share(all), pairs_per_slot);
+    PartTime experts = products(experts_, expert_share(all), pairs_per_slot);
+    const double width = static_cast<double>(config_.moe.expert_intermediate) / layout_.moe_tp;
+    if (!hardware_.is_cpu) experts.compute_us *= (width + kTileOverhead) / width;
+    (*out)[StepPart::kExperts] = experts;
   }
   const double logits = static_cast<double>(own.decode_rows + (own.prefill_rows > 0 ? 1 : 0));
   (*out)[StepPart::kHead] = products(head_, 1, logits);
@@ -217,13 +241,17 @@ void StepTimeModel::add_wires(std::span<const StepShape> dp_ranks, size_t busies
   for (const StepShape& s : dp_ranks) rows.push_back(s.rows());
   const std::vector<LayerPlan> plans = plan_layers(config_, layout_);
   for (const LayerPlan& plan : plans) {
-    LayerTrafficInput input{.dp_rows = rows, .world_rank = layout_.leader_of(static_cast<int>(busiest)), .is_fp8_dispatch = options_.is_fp8_dispatch, .activation_bytes = activation_bytes_};
+    LayerTrafficInput input{.dp_rows = rows,
+                            .world_rank = layout_.leader_of(static_cast<int>(busiest)),
+                            .is_fp8_dispatch = options_.is_fp8_dispatch,
+                            .activation_bytes = activation_bytes_};
     if (plan.is_sparse && layout_.ep > 1) {
       const RouterConfig& router = config_.moe.router;
       const ExpectedDispatch expected = expected_dispatch(layout_, router.num_experts, router.top_k);
       double all = 0;
       for (const int64_t r : rows) all += static_cast<double>(r);
-      const double own = std::ceil(static_cast<double>(rows[busiest]) / layout_.attn_tp), mean = all / layout_.world / options_.balancedness;
+      const double own = std::ceil(static_cast<double>(rows[busiest]) / layout_.attn_tp),
+                   mean = all / layout_.world / options_.balancedness;
       // Groups bound what a row reaches.
       const double bound = destination_bound(router, layout_.ep), kept = expected.ranks_hit > bound ? bound / expected.ranks_hit : 1.0;
       const auto rounded = [](double v) { return static_cast<int64_t>(std::llround(v)); };
@@ -237,12 +265,14 @@ void StepTimeModel::add_wires(std::span<const StepShape> dp_ranks, size_t busies
   // Data-parallel ranks agree on each step.
   if (layout_.attn_dp > 1) {
     const bool is_one_domain = layout_.world <= ranks_per_domain_;
-    (*out)[is_one_domain ? StepPart::kDomain : StepPart::kNetwork].latency_us += is_one_domain ? hardware_.domain_latency_us : hardware_.network_latency_us;
+    (*out)[is_one_domain ? StepPart::kDomain : StepPart::kNetwork].latency_us +=
+        is_one_domain ? hardware_.domain_latency_us : hardware_.network_latency_us;
   }
 }
 
 StepTime StepTimeModel::operator()(std::span<const StepShape> dp_ranks) const {
-  CADRE_CHECK(static_cast<int>(dp_ranks.size()) == layout_.attn_dp, "{} shapes for {} data-parallel ranks", dp_ranks.size(), layout_.attn_dp);
+  CADRE_CHECK(static_cast<int>(dp_ranks.size()) == layout_.attn_dp, "{} shapes for {} data-parallel ranks", dp_ranks.size(),
+              layout_.attn_dp);
   StepTime out;
   // Each layer waits for the slowest rank's attention, then for the fullest rank's experts.
   double longest = -1;
@@ -254,7 +284,9 @@ StepTime StepTimeModel::operator()(std::span<const StepShape> dp_ranks) const {
   int64_t all = 0;
   for (const StepShape& s : dp_ranks) all += s.rows();
   if (all == 0) return {};
-  const size_t most_rows = static_cast<size_t>(std::max_element(dp_ranks.begin(), dp_ranks.end(), [](const StepShape& a, const StepShape& b) { return a.rows() < b.rows(); }) - dp_ranks.begin());
+  const size_t most_rows = static_cast<size_t>(
+      std::max_element(dp_ranks.begin(), dp_ranks.end(), [](const StepShape& a, const StepShape& b) { return a.rows() < b.rows(); }) -
+      dp_ranks.begin());
   add_feed_forward(dp_ranks, most_rows, &out);
   add_wires(dp_ranks, most_rows, &out);
   out[StepPart::kFixed].latency_us = hardware_.step_us;
@@ -283,13 +315,16 @@ int destination_bound(const RouterConfig& router, int ranks) {
   std::vector<int> first(static_cast<size_t>(ranks) + 1);
   for (int r = 0; r < ranks; ++r) first[static_cast<size_t>(r)] = static_cast<int>(even_slice(router.num_experts, ranks, r).first);
   first.back() = static_cast<int>(router.num_experts);
-  const auto rank_of = [&](int64_t e) { return static_cast<int>(std::upper_bound(first.begin(), first.end(), static_cast<int>(e)) - first.begin()) - 1; };
+  const auto rank_of = [&](int64_t e) {
+    return static_cast<int>(std::upper_bound(first.begin(), first.end(), static_cast<int>(e)) - first.begin()) - 1;
+  };
   std::vector<int> spans;
   const int64_t size = router.num_experts / router.num_groups;
   for (int64_t g = 0; g < router.num_groups; ++g) spans.push_back(rank_of((g + 1) * size - 1) - rank_of(g * size) + 1);
   std::sort(spans.rbegin(), spans.rend());
   int64_t sum = 0;
-  for (int64_t g = 0; g < std::min<int64_t>(router.topk_groups, static_cast<int64_t>(spans.size())); ++g) sum += spans[static_cast<size_t>(g)];
+  for (int64_t g = 0; g < std::min<int64_t>(router.topk_groups, static_cast<int64_t>(spans.size())); ++g)
+    sum += spans[static_cast<size_t>(g)];
   return static_cast<int>(std::min<int64_t>(most, sum));
 }
 

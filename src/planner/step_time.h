@@ -28,12 +28,12 @@ enum class StepPart : uint8_t {
   kCache,      // scores and values over the cache
   kDense,      // dense feed-forwards
   kRouter,
-  kShared,     // shared experts
-  kExperts,    // routed experts of the fullest rank
+  kShared,   // shared experts
+  kExperts,  // routed experts of the fullest rank
   kHead,
-  kDomain,     // collectives between devices of a domain
-  kNetwork,    // and between domains
-  kFixed,      // of each step
+  kDomain,   // collectives between devices of a domain
+  kNetwork,  // and between domains
+  kFixed,    // of each step
 };
 inline constexpr size_t kNumStepParts = 10;
 std::string_view step_part_name(StepPart part);
@@ -42,7 +42,7 @@ enum class Bound : uint8_t { kNothing, kMemory, kCompute, kWire, kLatency };
 std::string_view bound_name(Bound bound);
 
 struct PartTime {
-  double bytes_us = 0;    // memory, or wire of kDomain and kNetwork
+  double bytes_us = 0;  // memory, or wire of kDomain and kNetwork
   double compute_us = 0;
   double latency_us = 0;
   double us() const { return (bytes_us > compute_us ? bytes_us : compute_us) + latency_us; }
@@ -60,10 +60,10 @@ struct StepTime {
 };
 
 struct StepOptions {
-  double kv_value_bytes = 2;        // of one cached value
+  double kv_value_bytes = 2;  // of one cached value
   bool is_fp8_dispatch = false;
-  double balancedness = 1;          // mean / maximum of expert rows over ranks, in (0, 1]; of a recorded load, or a wish
-  int ranks_per_domain = 0;         // 0: the device's
+  double balancedness = 1;   // mean / maximum of expert rows over ranks, in (0, 1]; of a recorded load, or a wish
+  int ranks_per_domain = 0;  // 0: the device's
 };
 
 class StepTimeModel {
@@ -96,10 +96,10 @@ class StepTimeModel {
   int64_t activation_bytes_ = 2;
   double math_per_s_ = 0;  // of attention over the cache
   Weights attention_, dense_, router_, shared_, experts_, head_;
-  double num_slots_ = 0;        // experts held by this rank, and by all
+  double num_slots_ = 0;  // experts held by this rank, and by all
   double num_all_slots_ = 0;
   double kv_value_bytes_layer_ = 0;  // cached values of a token and layer on this rank
-  AttentionConfig heads_;       // this rank's
+  AttentionConfig heads_;            // this rank's
   struct WindowLayers {
     double count = 0, window = 0;  // window 0: all
   };

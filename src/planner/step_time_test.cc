@@ -20,7 +20,9 @@ HardwareSpec ideal() {
   return h;
 }
 
-ModelConfig small(std::string_view type, std::string_view changes = "{}") { return parse_model_config(testing::small_config_with(type, changes)); }
+ModelConfig small(std::string_view type, std::string_view changes = "{}") {
+  return parse_model_config(testing::small_config_with(type, changes));
+}
 
 TEST(StepTime, OneRankReadsItsWeightsOnce) {
   const PlannedModel model(small("llama"), WeightType::kBF16);
@@ -42,12 +44,15 @@ TEST(StepTime, ExpertsAreReadByTheShareThatRowsMeet) {
   const StepTimeModel time(model, {}, ideal(), {});
   const double all = static_cast<double>(model.bytes().routed) / 1e12 * 1e6;
   for (const int64_t rows : {1, 2, 7, 500})
-    EXPECT_NEAR(time.uniform({.decode_rows = rows})[StepPart::kExperts].bytes_us, all * expected_active_experts(16, 4, static_cast<double>(rows)) / 16, all * 1e-9);
+    EXPECT_NEAR(time.uniform({.decode_rows = rows})[StepPart::kExperts].bytes_us,
+                all * expected_active_experts(16, 4, static_cast<double>(rows)) / 16, all * 1e-9);
 }
 
 TEST(StepTime, NothingToDoTakesNoTime) {
   const PlannedModel model(small("qwen3_moe"), WeightType::kBF16);
-  EXPECT_EQ(StepTimeModel(model, {.world = 4, .attn_dp = 4, .ep = 4, .exchange = ExchangeKind::kAllToAll}, ideal(), {}).uniform({}).total_us(), 0);
+  EXPECT_EQ(
+      StepTimeModel(model, {.world = 4, .attn_dp = 4, .ep = 4, .exchange = ExchangeKind::kAllToAll}, ideal(), {}).uniform({}).total_us(),
+      0);
 }
 
 TEST(StepTime, TheFullestRankSetsTheExpertsTime) {
@@ -62,7 +67,8 @@ TEST(StepTime, TheFullestRankSetsTheExpertsTime) {
 TEST(StepTime, DomainsThatDoNotHoldAllRanksUseTheNetwork) {
   const PlannedModel model(small("qwen3_moe"), WeightType::kBF16);
   const Layout layout{.world = 4, .attn_dp = 4, .ep = 4, .exchange = ExchangeKind::kAllToAll};
-  const StepTime one = StepTimeModel(model, layout, ideal(), {}).uniform({.decode_rows = 64}), two = StepTimeModel(model, layout, ideal(), {.ranks_per_domain = 2}).uniform({.decode_rows = 64});
+  const StepTime one = StepTimeModel(model, layout, ideal(), {}).uniform({.decode_rows = 64}),
+                 two = StepTimeModel(model, layout, ideal(), {.ranks_per_domain = 2}).uniform({.decode_rows = 64});
   EXPECT_EQ(one.network_bytes, 0);
   EXPECT_GT(one.domain_bytes, 0);
   EXPECT_NEAR(two.network_bytes + two.domain_bytes, one.domain_bytes, 1e-6);
@@ -89,8 +95,12 @@ TEST(StepTime, GrowsWithWork) {
     ++tried;
     const PlannedModel model(config, WeightType::kCheckpoint);
     HardwareSpec h = HardwareTable::built_in().all()[rng.below(11)];
-    const StepTimeModel time(model, r.layout, h, {.balancedness = 0.1 + 0.9 * rng.uniform(), .ranks_per_domain = static_cast<int>(1 + rng.below(8))});
-    StepShape shape{.decode_rows = 1 + rng.below(300), .decode_context = rng.below(100000), .prefill_rows = rng.below(500), .prefill_pairs = rng.below(100000)};
+    const StepTimeModel time(model, r.layout, h,
+                             {.balancedness = 0.1 + 0.9 * rng.uniform(), .ranks_per_domain = static_cast<int>(1 + rng.below(8))});
+    StepShape shape{.decode_rows = 1 + rng.below(300),
+                    .decode_context = rng.below(100000),
+                    .prefill_rows = rng.below(500),
+                    .prefill_pairs = rng.below(100000)};
     const double before = time.uniform(shape).total_us();
     EXPECT_TRUE(std::isfinite(before));
     EXPECT_GT(before, 0);
@@ -105,7 +115,9 @@ TEST(StepTime, GrowsWithWork) {
 }
 
 TEST(StepTime, TurnsToComputeWhereTheRooflineSays) {
-  const PlannedModel model(small("llama", R"({"hidden_size": 4096, "intermediate_size": 16384, "num_attention_heads": 32, "num_key_value_heads": 8})"), WeightType::kBF16);
+  const PlannedModel model(
+      small("llama", R"({"hidden_size": 4096, "intermediate_size": 16384, "num_attention_heads": 32, "num_key_value_heads": 8})"),
+      WeightType::kBF16);
   const StepTimeModel time(model, {}, ideal(), {});
   // Two bytes and 2 operations a row for each parameter: 1,000 operations a byte make it 1,000 rows, with a cache to read a little more.
   const int64_t rows = compute_bound_rows(time, 0, 1 << 20);
