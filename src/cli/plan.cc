@@ -155,6 +155,7 @@ int plan(const PlanFlags& f) {
   }
   for (const std::string& note : known.notes) std::fprintf(stderr, "cadre: %s\n", note.c_str());
   planner::PlanRequest r = request;
+  if (r.weight_type == planner::WeightType::kCheckpoint && known.weight_type) r.weight_type = *known.weight_type;
   if (r.context > known.config->max_position && !f.context.empty())
     throw bad_flag("--context", fmt::format("expected at most the model's context of {} tokens, found {}; lower it",
                                             known.config->max_position, r.context));

@@ -135,11 +135,20 @@ const HardwareSpec& HardwareTable::find(std::string_view name) const {
   const std::string wanted = lower(name);
   for (auto it = specs_.rbegin(); it != specs_.rend(); ++it)  // later ones win
     if (it->name == wanted || std::find(it->aliases.begin(), it->aliases.end(), wanted) != it->aliases.end()) return *it;
-  std::vector<std::string> names;
-  for (const HardwareSpec& s : specs_) names.push_back(s.name);
+  std::vector<std::string> names, nearest;
+  for (const HardwareSpec& s : specs_) {
+    names.push_back(s.name);
+    names.insert(names.end(), s.aliases.begin(), s.aliases.end());
+  }
+  for (const std::string& n : nearest_names(name, names, names.size())) {
+    const std::string& full = std::find_if(specs_.begin(), specs_.end(), [&](const HardwareSpec& s) {
+                                return s.name == n || std::find(s.aliases.begin(), s.aliases.end(), n) != s.aliases.end();
+                              })->name;
+    if (nearest.size() < 3 && std::find(nearest.begin(), nearest.end(), full) == nearest.end()) nearest.push_back(full);
+  }
   throw Error(ErrorKind::kInvalidInput,
               fmt::format("--hardware: expected a known device, found {}; nearest: {} (or describe yours with --hardware-file)",
-                          cadre::quoted(name), fmt::join(nearest_names(name, names, 3), ", ")),
+                          cadre::quoted(name), fmt::join(nearest, ", ")),
               "--hardware");
 }
 

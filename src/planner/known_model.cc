@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <cctype>
 #include <cmath>
+#include <fstream>
+#include <iterator>
 
 #include "base/error.h"
 #include "planner/report.h"
@@ -82,36 +85,88 @@ void derive(const JsonObject& config, KnownModel* out) {
   if (config.has("vision_config")) out->unknown.push_back("its vision tower");
 }
 
+// Published files write Infinity and NaN, which JSON does not have, in keys that no plan reads: null here.
+std::string without_infinities(std::string text) {
+  bool is_in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\\' && is_in_string)
+      ++i;
+    else if (text[i] == '"')
+      is_in_string = !is_in_string;
+    else if (!is_in_string)
+      for (const std::string_view word : {"-Infinity", "Infinity", "NaN"})
+        if (text.compare(i, word.size(), word) == 0) text.replace(i, word.size(), "null");
+  }
+  return text;
+}
+
+json::value read_config(const std::filesystem::path& path) {
+  const auto file_path = std::filesystem::is_directory(path) ? path / "config.json" : path;
+  constexpr uint64_t kMostBytes = uint64_t{16} << 20;
+  std::error_code error;
+  const uint64_t bytes = std::filesystem::file_size(file_path, error);
+  std::ifstream in(file_path, std::ios::binary);
+  if (error || !in)
+    throw Error(ErrorKind::kNotFound, fmt::format("expected a readable config.json, found none at {}; check the path", file_path.string()));
+  if (bytes > kMostBytes)
+    throw invalid_input("{}: expected a config.json of at most {} bytes, found {}; name the right file", file_path.string(), kMostBytes,
+                        bytes);
+  std::string text{std::istreambuf_iterator<char>(in), {}};
+  json::value out = parse_json(without_infinities(std::move(text)), file_path.filename().string());
+  if (!out.is_object())
+    throw invalid_input("{}: expected a JSON object, found {}; use the config.json of a checkpoint", file_path.string(), describe(out));
+  return out;
+}
+
+// The form among ours that a published quantisation comes to: its bits, and whether they are floats.
+std::optional<WeightType> weight_type_of(const JsonObject& quantization) {
+  std::string text = quantization.maybe_string("quant_algo").value_or("") + " " + quantization.maybe_string("quant_method").value_or("") +
+                     " " + quantization.maybe_string("format").value_or("");
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const auto says = [&](std::string_view word) { return text.find(word) != std::string::npos; };
+  if (says("nvfp4") || says("mixed_precision")) return WeightType::kNvfp4;
+  if (says("mxfp4")) return WeightType::kMxfp4;
+  if (says("fp8") || says("float-quantized")) return WeightType::kFp8;
+  int64_t bits = quantization.maybe_integer("bits", 1, 64).value_or(0);
+  if (const auto groups = quantization.maybe_object("config_groups"))
+    for (const auto& [name, group] : groups->raw())
+      if (group.is_object())
+        if (const auto weights = JsonObject(group.get_object(), "config_groups").maybe_object("weights"))
+          bits = weights->maybe_integer("num_bits", 1, 64).value_or(bits);
+  if (bits == 8 || says("int8") || says("w8a8")) return WeightType::kInt8;
+  if (bits == 4 || says("awq") || says("gptq") || says("w4")) return WeightType::kInt4;
+  return std::nullopt;
+}
+
 }  // namespace
 
 KnownModel read_known_model(const std::filesystem::path& path) {
   KnownModel out;
   out.name = path.string();
+  const json::value file = read_config(path);
+  const json::object& object = file.get_object();
   try {
-    out.config = load_model_config(path);
+    out.config = parse_model_config(object);
     return out;
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::kUnsupported) throw;
     out.why = e.what();
   }
-  const auto file_path = std::filesystem::is_directory(path) ? path / "config.json" : path;
-  const json::value file = parse_json_file(file_path);
-  if (!file.is_object())
-    throw invalid_input("{}: expected a JSON object, found {}; use the config.json of a checkpoint", file_path.string(), describe(file));
+  const JsonObject config(object, "config.json");
   // Served but for how its weights are stored?
-  if (file.get_object().contains("quantization_config")) {
-    json::object plain = file.get_object();
+  if (const auto quantization = config.maybe_object("quantization_config")) {
+    json::object plain = object;
     plain.erase("quantization_config");
     try {
       out.config = parse_model_config(plain);
-      out.notes.push_back(
-          fmt::format("{}; planned as if its weights were {}: --dtype says which type to count", out.why, dtype_name(out.config->dtype)));
+      out.weight_type = weight_type_of(*quantization);
+      out.notes.push_back(fmt::format("{}; planned with weights in {}", out.why,
+                                      out.weight_type ? weight_type_name(*out.weight_type) : dtype_name(out.config->dtype)));
       return out;
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::kUnsupported) throw;
     }
   }
-  const JsonObject config(file.get_object(), "config.json");
   if (const json::array* names = config.maybe_array("architectures"); names && !names->empty() && names->front().is_string())
     out.architecture = std::string_view(names->front().get_string());
   if (out.architecture.empty()) out.architecture = config.maybe_string("model_type").value_or("an unnamed architecture");
