@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "cli/layout_flags.h"
 #include "cli/units.h"
@@ -40,6 +41,15 @@ std::string moved_text(const RunReport& r, const MovedReport& m) {
   return out;
 }
 
+// What moving experts took, and how much of a usual step it added to each of those it came after.
+std::string moves_text(const eplb::BalancerStats& s) {
+  std::string out = fmt::format("{} rebalances: {} experts and {} bytes moved, {:.3f} s added to steps; steps by what was added, as a part of a usual step\n ", s.num_rebalances, s.moved_slots,
+                                with_commas(static_cast<uint64_t>(s.moved_bytes)), static_cast<double>(s.stall_us) * 1e-6);
+  for (size_t i = 0; i < s.stall_share.counts.size(); ++i)
+    out += i < s.stall_share.bounds.size() ? fmt::format("  <={}: {}", s.stall_share.bounds[i], s.stall_share.counts[i]) : fmt::format("  more: {}\n", s.stall_share.counts[i]);
+  return out;
+}
+
 }  // namespace
 
 RunReport make_report(const LoadedModel& loaded) {
@@ -66,10 +76,12 @@ RunReport make_report(const LoadedModel& loaded) {
   if (config.moe.router.num_experts == 0) return out;
   const ExpertPlacement placement =
       ExpertPlacement::initial(config.moe.router.num_experts, layout.ep, layout.placement, layout.redundant_experts);
+  std::vector<ExpertPlacement> in_force;
+  if (const eplb::Balancer* balancer = loaded.deployment->balancer()) in_force = balancer->placements(), out.moves = balancer->stats();
   Balancedness overall;
   for (int64_t l = 0; l < config.num_layers; ++l) {
     if (!config.layers[static_cast<size_t>(l)].is_sparse) continue;
-    BalanceReport b{.layer = l, .rows_of_rank = rank_loads(placement, loaded.load->rows(l))};
+    BalanceReport b{.layer = l, .rows_of_rank = rank_loads(in_force.empty() ? placement : in_force[out.balance.size()], loaded.load->rows(l))};
     Balancedness of_layer;
     of_layer.add(b.rows_of_rank);
     overall.add(b.rows_of_rank);
@@ -94,10 +106,10 @@ std::string report_text(const RunReport& r) {
       r.balancedness, "layer", "balancedness");
   for (const BalanceReport& b : r.balance) {
     out += fmt::format("  {:<6}{:>14.4f}  ", b.layer, b.balancedness);
-    for (const int64_t rows : b.rows_of_rank) out += fmt::format(" {:>10}", with_commas(static_cast<uint64_t>(rows)));
+    for (const double rows : b.rows_of_rank) out += fmt::format(" {:>10}", with_commas(static_cast<uint64_t>(std::llround(rows))));
     out += '\n';
   }
-  return out;
+  return r.moves ? out + moves_text(*r.moves) : out;
 }
 
 json::object report_json(const RunReport& r) {
@@ -118,16 +130,23 @@ json::object report_json(const RunReport& r) {
   }
   for (const BalanceReport& b : r.balance) {
     json::array rows;
-    for (const int64_t n : b.rows_of_rank) rows.push_back(n);
+    for (const double n : b.rows_of_rank) rows.push_back(std::llround(n));
     balance.push_back({{"layer", b.layer}, {"balancedness", b.balancedness}, {"rows_of_rank", std::move(rows)}});
   }
-  return {{"steps", r.num_steps},
+  json::object out{{"steps", r.num_steps},
           {"ranks", r.world},
           {"kv_tokens_per_rank", r.kv_tokens_per_rank},
           {"kv_tokens_in_cluster", r.kv_tokens_in_cluster},
           {"moved", std::move(moved)},
           {"balancedness", r.balancedness},
           {"balance", std::move(balance)}};
+  if (r.moves) {
+    const eplb::Histogram& h = r.moves->stall_share;
+    out["rebalances"] = {{"count", r.moves->num_rebalances}, {"moved_slots", r.moves->moved_slots}, {"moved_bytes", r.moves->moved_bytes},
+                         {"stall_seconds", static_cast<double>(r.moves->stall_us) * 1e-6},
+                         {"stall_share_bounds", json::array(h.bounds.begin(), h.bounds.end())}, {"stall_share_steps", json::array(h.counts.begin(), h.counts.end())}};
+  }
+  return out;
 }
 
 }  // namespace cadre::cli

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,7 @@ struct MovedReport {
 
 struct BalanceReport {
   int64_t layer = 0;
-  std::vector<int64_t> rows_of_rank;  // by rank of the expert-parallel group
+  std::vector<double> rows_of_rank;  // by rank of the expert-parallel group
   double balancedness = 1;
 };
 
@@ -30,6 +31,7 @@ struct RunReport {
   std::vector<MovedReport> moved;
   std::vector<BalanceReport> balance;  // of sparse layers
   double balancedness = 1;             // overall
+  std::optional<eplb::BalancerStats> moves;  // where experts move; balance is then of where they were in the end
 };
 
 // Of a model that was loaded to record its load, when its deployment is idle.

@@ -4,11 +4,15 @@
 
 #include <mutex>
 #include <numeric>
+#include <sstream>
 #include <tuple>
 
 #include "base/error.h"
 #include "base/rng.h"
 #include "dp/deployment.h"
+#include "eplb/load_series.h"
+#include "eplb/planner.h"
+#include "eplb/simulate.h"
 #include "tests/support/answers.h"
 #include "tests/support/layouts.h"
 #include "tests/testing.h"
@@ -101,6 +105,44 @@ TEST_F(Balancing, PlacementsSetByHandAreReachedAndOthersRefused) {
   EXPECT_TRUE(testing::same_tokens({after.begin(), after.begin() + static_cast<std::ptrdiff_t>(before.size())}, before));
   EXPECT_EQ(ask(deployment->controller(), 60).size(), 60u);
   EXPECT_EQ(balancer.stats().num_layers_switched, num_layers) << "once";
+}
+
+// The tool that replays recorded steps says what the engine did on them: balancedness at each interval, slots moved, and where
+// experts are in the end.
+TEST_F(Balancing, TheSimulatorSaysWhatTheEngineDid) {
+  SCOPED_TRACE(testing::seed());
+  constexpr int64_t kInterval = 12, kWindow = 7;
+  constexpr double kThreshold = 0.97;
+  Layout layout = testing::make_layout(3, 1, 3);
+  layout.redundant_experts = 3;
+  const auto deployment = deploy({.interval_steps = kInterval, .window_steps = kWindow, .layers_per_step = 100, .min_balancedness = kThreshold, .move_share = 1e12, .prices_moves = false,
+                                  .planner = eplb::make_planner("cadre", layout, config_.moe.router, 1)});
+  const eplb::ModelPlacement first{{deployment->balancer()->layers().begin(), deployment->balancer()->layers().end()}, deployment->balancer()->placements()};
+  deployment->recorder()->start(eplb::RecorderMode::kPerPass);
+  Rng rng(testing::seed(), 3);
+  for (int i = 0; i < 6; ++i) {
+    std::vector<int32_t> prompt;
+    for (int t = 0; t < 20; ++t) prompt.push_back(static_cast<int32_t>(rng.below(200)));
+    const auto answer = std::make_shared<std::vector<Answer>>(1);
+    deployment->controller().submit({.prompt = prompt, .sampling = {.temperature = 1, .seed = rng(), .max_tokens = 15, .ignore_eos = true}}, testing::collector(answer));
+    EXPECT_TRUE(deployment->controller().wait_until_idle(60'000));
+  }
+  // Up to the last interval that began: what it moved may still be on its way.
+  eplb::LoadSeries series = eplb::parse_load(deployment->recorder()->dump(), "record");
+  const eplb::BalancerStats stats = deployment->balancer()->stats();
+  ASSERT_EQ(static_cast<int64_t>(series.steps.size()), stats.num_steps);
+  const auto simulated = eplb::simulate(series, {.cluster = eplb::cluster_of(layout, config_.moe.router, 1), .window = kWindow, .interval = kInterval, .threshold = kThreshold}, first);
+  ASSERT_GE(simulated.rebalances.size(), 5u);
+  std::string expected;
+  for (const eplb::Rebalance& r : simulated.rebalances)
+    expected += fmt::format("expert balancedness {:.4f} over the last {} steps{}\n", r.window_before, kWindow, r.window_before < kThreshold ? "; rebalancing" : "");
+  std::string told, line;
+  for (std::istringstream lines(log()); std::getline(lines, line);)
+    if (line.starts_with("expert balancedness")) told += line + "\n";
+  EXPECT_EQ(told, expected);
+  EXPECT_EQ(stats.moved_slots, simulated.moved());
+  EXPECT_GT(stats.moved_slots, 0);
+  EXPECT_EQ(deployment->balancer()->placements(), simulated.last.placements);
 }
 
 // Over layouts with several kinds of ranks: every row of prompts and answers is counted once for each sparse layer, whoever

@@ -64,9 +64,6 @@ struct LayerPlan {
 LayerPlan cadre(std::span<const double> load, const Cluster& cluster, const ExpertPlacement* current = nullptr,
                 const MoveRules& rules = {});
 
-// Load of each rank when every replica of an expert takes the same share: [ranks].
-std::vector<double> rank_loads(const ExpertPlacement& placement, std::span<const double> load);
-
 // Mean / maximum; 1 without load.
 double balancedness(std::span<const double> loads);
 double balancedness(const ExpertPlacement& placement, std::span<const double> load);

@@ -17,6 +17,7 @@ constexpr int64_t kStepsBetweenReports = 8;
 constexpr int64_t kSmallestPiece = 64 << 10;
 
 constexpr double kBalancednessBounds[] = {0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.975, 0.99, 1};
+constexpr double kStallShareBounds[] = {0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 1, 2};
 constexpr double kStallBounds[] = {0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3};
 
 }  // namespace
@@ -26,7 +27,7 @@ void Histogram::add(double value) {
   sum += value;
 }
 
-BalancerStats::BalancerStats() : balancedness_by_rows(kBalancednessBounds), stall_seconds(kStallBounds) {}
+BalancerStats::BalancerStats() : balancedness_by_rows(kBalancednessBounds), stall_seconds(kStallBounds), stall_share(kStallShareBounds) {}
 
 // What rank 0 decides for all.
 struct Balancer::Order {
@@ -100,8 +101,10 @@ void Balancer::after_step() {
     for (int64_t i = 0; is_moving_ && i < options_.layers_per_step; ++i)
       if (!move_some()) break;
     const std::lock_guard lock(mutex_);
-    stats_.stall_us += options_.clock->now_us() - ended_us;
-    stats_.stall_seconds.add(static_cast<double>(options_.clock->now_us() - ended_us) * 1e-6);
+    const int64_t stall_us = options_.clock->now_us() - ended_us;
+    stats_.stall_us += stall_us;
+    stats_.stall_seconds.add(static_cast<double>(stall_us) * 1e-6);
+    stats_.stall_share.add(static_cast<double>(stall_us) / std::max(usual_step_us_, 1.0));
   }
   step_began_us_ = options_.clock->now_us();
   if (options_.on_step && groups_.coords.world == 0) options_.on_step({step_us, step_began_us_ - ended_us, was_moving});

@@ -76,6 +76,7 @@ struct BalancerStats {
   std::vector<int64_t> rows_of_rank, waited_us_of_rank;
   Histogram balancedness_by_rows;  // of what ranks computed, every few steps
   Histogram stall_seconds;         // of each step in which experts were on their way
+  Histogram stall_share;           // the same as a part of a usual step
 };
 
 class Balancer {

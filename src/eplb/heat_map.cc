@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "eplb/balance.h"
+#include "parallel/expert_load.h"
 
 namespace cadre::eplb {
 namespace {

@@ -389,6 +389,25 @@ void LayerSearch::apply(const Step& step) {
   moved_rank(step.rank);
 }
 
+void LayerSearch::shake(Rng& rng, int num_steps) {
+  const auto below = [&](size_t n) { return static_cast<int32_t>(rng.below(static_cast<uint32_t>(n))); };
+  for (int i = 0; i < num_steps; ++i) {
+    const int32_t rank = below(used_.size()), used = used_[static_cast<size_t>(rank)];
+    if (used == 0) continue;
+    const int32_t out = slots_[static_cast<size_t>(rank * per_rank_ + below(static_cast<size_t>(used)))];
+    if (rng.below(2) == 0) {
+      const int32_t in = below(load_.size());
+      if (in == out || holds(rank, in) || count_[static_cast<size_t>(out)] < 2 || count_[static_cast<size_t>(in)] >= ranks_) continue;
+      apply({.rank = rank, .out = out, .in = in});
+    } else {
+      const int32_t other = below(used_.size()), theirs = used_[static_cast<size_t>(other)];
+      if (other == rank || theirs == 0 || holds(other, out)) continue;
+      const int32_t in = slots_[static_cast<size_t>(other * per_rank_ + below(static_cast<size_t>(theirs)))];
+      if (!holds(rank, in)) apply({.rank = rank, .other = other, .out = out, .in = in, .is_swap = true});
+    }
+  }
+}
+
 void LayerSearch::improve(const Limits& limits) {
   const bool priced = limits.rows_per_move > 0;
   std::vector<int32_t> best_slots;

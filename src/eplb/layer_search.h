@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "base/rng.h"
 #include "eplb/balance.h"
 
 namespace cadre::eplb {
@@ -32,6 +33,9 @@ class LayerSearch {
     int max_steps = 0;
   };
   void improve(const Limits& limits);
+
+  // About num_steps swaps and changes of replica numbers by chance, whatever they do to loads: a way out of where no step gains.
+  void shake(Rng& rng, int num_steps);
 
   double max_load() const;
   double mean_load() const { return mean_; }

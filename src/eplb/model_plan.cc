@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "parallel/layout.h"
+#include "parallel/expert_load.h"
 
 namespace cadre::eplb {
 namespace {

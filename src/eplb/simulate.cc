@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "parallel/expert_load.h"
 
 namespace cadre::eplb {
 namespace {

@@ -23,22 +23,26 @@ std::vector<int64_t> ExpertLoad::rows(int64_t layer) const {
   return out;
 }
 
-std::vector<int64_t> rank_loads(const ExpertPlacement& placement, std::span<const int64_t> rows_of_expert) {
+std::vector<double> rank_loads(const ExpertPlacement& placement, std::span<const double> rows_of_expert) {
   CADRE_CHECK(static_cast<int64_t>(rows_of_expert.size()) == placement.num_experts(), "{} experts of {}",
               rows_of_expert.size(), placement.num_experts());
-  std::vector<int64_t> out(static_cast<size_t>(placement.ep()));
-  for (size_t e = 0; e < rows_of_expert.size(); ++e) {
-    const auto slots = placement.expert_to_slots(static_cast<int64_t>(e));
-    for (size_t i = 0; i < slots.size(); ++i)
-      out[static_cast<size_t>(placement.rank_of_slot(slots[i]))] += even_slice(rows_of_expert[e], static_cast<int>(slots.size()), static_cast<int>(i)).count;
+  std::vector<double> out(static_cast<size_t>(placement.ep()));
+  for (size_t s = 0; s < placement.slot_to_expert().size(); ++s) {
+    const int32_t e = placement.slot_to_expert()[s];
+    if (e != kEmptySlot)
+      out[static_cast<size_t>(placement.rank_of_slot(static_cast<int64_t>(s)))] +=
+          rows_of_expert[static_cast<size_t>(e)] / static_cast<double>(placement.expert_to_slots(e).size());
   }
   return out;
 }
 
-void Balancedness::add(std::span<const int64_t> loads) {
+std::vector<double> rank_loads(const ExpertPlacement& placement, std::span<const int64_t> rows_of_expert) {
+  return rank_loads(placement, std::vector<double>(rows_of_expert.begin(), rows_of_expert.end()));
+}
+
+void Balancedness::add(std::span<const double> loads) {
   if (loads.empty()) return;
-  sum_of_means_ +=
-      static_cast<double>(std::accumulate(loads.begin(), loads.end(), int64_t{0})) / static_cast<double>(loads.size());
+  sum_of_means_ += std::accumulate(loads.begin(), loads.end(), 0.0) / static_cast<double>(loads.size());
   sum_of_maxima_ += *std::max_element(loads.begin(), loads.end());
 }
 

@@ -29,19 +29,19 @@ class ExpertLoad {
 
 // Rows that the experts of each rank of the expert-parallel group have to compute, from rows by expert: [ep]. Replicas take
 // equal shares.
-std::vector<int64_t> rank_loads(const ExpertPlacement& placement, std::span<const int64_t> rows_of_expert);
+std::vector<double> rank_loads(const ExpertPlacement& placement, std::span<const double> rows_of_expert);
+std::vector<double> rank_loads(const ExpertPlacement& placement, std::span<const int64_t> rows_of_expert);
 
 // Mean over ranks / maximum over ranks, as SGLang and vLLM have it: the share of the experts' time that is not spent on
 // waiting for the fullest rank. Of several layers, which all wait in turn: sum of means / sum of maxima. 1: even, or
 // none.
 class Balancedness {
  public:
-  void add(std::span<const int64_t> loads);
-  double value() const { return sum_of_maxima_ == 0 ? 1.0 : sum_of_means_ / static_cast<double>(sum_of_maxima_); }
+  void add(std::span<const double> loads);
+  double value() const { return sum_of_maxima_ == 0 ? 1.0 : sum_of_means_ / sum_of_maxima_; }
 
  private:
-  double sum_of_means_ = 0;
-  int64_t sum_of_maxima_ = 0;
+  double sum_of_means_ = 0, sum_of_maxima_ = 0;
 };
 
 }  // namespace cadre

@@ -10,7 +10,7 @@
 namespace cadre {
 namespace {
 
-double balancedness(std::vector<std::vector<int64_t>> layers) {
+double balancedness(std::vector<std::vector<double>> layers) {
   Balancedness out;
   for (const auto& loads : layers) out.add(loads);
   return out.value();
@@ -51,11 +51,11 @@ TEST(ExpertLoad, CountsEveryChoiceOfEveryThread) {
 TEST(ExpertLoad, RanksHaveTheRowsOfTheirExperts) {
   const std::vector<int64_t> rows{1, 2, 4, 8, 16};
   EXPECT_EQ(rank_loads(ExpertPlacement::initial(5, 2, PlacementStrategy::kLinear), rows),
-            (std::vector<int64_t>{7, 24}));
+            (std::vector<double>{7, 24}));
   EXPECT_EQ(rank_loads(ExpertPlacement::initial(5, 2, PlacementStrategy::kRoundRobin), rows),
-            (std::vector<int64_t>{21, 10}));
-  EXPECT_EQ(rank_loads(ExpertPlacement::initial(5, 1, PlacementStrategy::kLinear), rows), (std::vector<int64_t>{31}));
-  EXPECT_EQ(rank_loads(ExpertPlacement(2, 2, {0, 1, 1, kEmptySlot}), std::vector<int64_t>{4, 7}), (std::vector<int64_t>{8, 3}));
+            (std::vector<double>{21, 10}));
+  EXPECT_EQ(rank_loads(ExpertPlacement::initial(5, 1, PlacementStrategy::kLinear), rows), (std::vector<double>{31}));
+  EXPECT_EQ(rank_loads(ExpertPlacement(2, 2, {0, 1, 1, kEmptySlot}), std::vector<int64_t>{4, 7}), (std::vector<double>{7.5, 3.5}));
 }
 
 }  // namespace
