@@ -14,6 +14,7 @@ python=python3
 [ -x .venv/bin/python ] && python=.venv/bin/python
 "$python" tests/openai/test_client.py build/release/cadre --counts "$counts"
 python3 tests/processes/lost_ranks.py build/release --counts "$counts"
+python3 tests/processes/balancing.py build/release --counts "$counts"
 python3 tests/netns/two_hosts.py build/release --counts "$counts"
 cmake --build build/asan
 python3 tools/run_tests.py --carry "$counts" build/asan

@@ -3,30 +3,14 @@
 
 usage: lost_ranks.py BUILD_FOLDER [--counts FILE]
 """
-import argparse
 import os
 import signal
 import sys
 import time
-import traceback
 
-from serving import Processes, Stream, add_counts, get, port_of, wait_for
+from serving import PROMPTS, Processes, Server, Stream, ended, get, run_tests, wait_for
 
-SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-DEMO = os.path.join(SOURCE, "models", "demo")
-PROMPTS = ["Once upon a time", "Es war einmal", "def add(a, b):", "Il y avait une fois", "The quality of", "Habia una vez"]
 RANKS = ["-dp", "4", "-ep"]
-
-
-class Server:
-    """A launched deployment and the process of each of its ranks."""
-
-    def __init__(self, processes, cadre, *flags, ranks=4):
-        command = [cadre, "launch", "-n", str(ranks), "serve"] if ranks > 1 else [cadre, "serve"]
-        self.process, self.log = processes.start([*command, DEMO, "--port", "0", *flags])
-        self.port = port_of(self.log, self.process)
-        with open(f"/proc/{self.process.pid}/task/{self.process.pid}/children") as children:
-            self.pids = list(map(int, children.read().split()))  # in the order in which they were started
 
 
 def streams_under_way(server, max_tokens=900):
@@ -35,12 +19,6 @@ def streams_under_way(server, max_tokens=900):
         wait_for("a first token", lambda s=stream: s.num_events > 2 or s.ended_at)
         assert stream.error is None, stream.error
     return streams
-
-
-def ended(streams):
-    for stream in streams:
-        stream.join(60)
-        assert stream.ended_at, "a request hangs"
 
 
 def answers_are_those_of_one_rank(cadre):
@@ -103,26 +81,5 @@ def sigterm_lets_running_answers_end(cadre):
         assert server.process.wait(60) == 0, "".join(server.log)
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("build")
-    parser.add_argument("--counts")
-    args = parser.parse_args()
-    cadre = os.path.join(os.path.abspath(args.build), "cadre")
-    tests = [answers_are_those_of_one_rank, a_killed_rank_ends_all_within_a_second, a_stopped_rank_ends_all_at_the_deadline, sigterm_lets_running_answers_end]
-    failed = 0
-    for test in tests:
-        try:
-            test(cadre)
-        except Exception:  # any failure counts and is shown; the other tests run
-            failed += 1
-            print(f"{test.__name__}: failed\n{traceback.format_exc()}")
-    print(f"lost ranks: {len(tests) - failed} passed, {failed} failed, 0 skipped")
-    if args.counts:
-        add_counts(args.counts, len(tests) - failed, failed, 0)
-        return 0
-    return failed
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_tests("lost ranks", [answers_are_those_of_one_rank, a_killed_rank_ends_all_within_a_second, a_stopped_rank_ends_all_at_the_deadline, sigterm_lets_running_answers_end]))

@@ -1,12 +1,18 @@
 """Ranks that serve, and clients of them: what the tests of process ranks share. Standard library only."""
+import argparse
 import http.client
 import json
+import os
 import re
 import subprocess
 import threading
 import time
+import traceback
 
 TIMEOUT_S = 60
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+DEMO = os.path.join(SOURCE, "models", "demo")
+PROMPTS = ["Once upon a time", "Es war einmal", "def add(a, b):", "Il y avait une fois", "The quality of", "Habia una vez"]
 
 
 def add_counts(path, passed, failed, skipped):
@@ -109,15 +115,57 @@ class Stream(threading.Thread):
             self.text += event["choices"][0]["text"]
 
 
-def get(port, path):
-    """Status and text of a GET."""
+class Server:
+    """A launched deployment and the process of each of its ranks."""
+
+    def __init__(self, processes, cadre, *flags, ranks=4):
+        command = [cadre, "launch", "-n", str(ranks), "serve"] if ranks > 1 else [cadre, "serve"]
+        self.process, self.log = processes.start([*command, DEMO, "--port", "0", *flags])
+        self.port = port_of(self.log, self.process)
+        with open(f"/proc/{self.process.pid}/task/{self.process.pid}/children") as children:
+            self.pids = list(map(int, children.read().split()))  # in the order in which they were started
+
+
+def ended(streams):
+    for stream in streams:
+        stream.join(60)
+        assert stream.ended_at, "a request hangs"
+
+
+def request(port, method, path, body=None):
+    """Status and text of an answer."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
     try:
-        connection.request("GET", path)
+        connection.request(method, path, body)
         response = connection.getresponse()
         return response.status, response.read().decode()
     finally:
         connection.close()
+
+
+def get(port, path):
+    return request(port, "GET", path)
+
+
+def run_tests(name, tests):
+    """Runs test(path of the program) for each, as `NAME.py BUILD_FOLDER [--counts FILE]`; the exit code."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("build")
+    parser.add_argument("--counts")
+    args = parser.parse_args()
+    cadre = os.path.join(os.path.abspath(args.build), "cadre")
+    failed = 0
+    for test in tests:
+        try:
+            test(cadre)
+        except Exception:  # any failure counts and is shown; the other tests run
+            failed += 1
+            print(f"{test.__name__}: failed\n{traceback.format_exc()}")
+    print(f"{name}: {len(tests) - failed} passed, {failed} failed, 0 skipped")
+    if args.counts:
+        add_counts(args.counts, len(tests) - failed, failed, 0)
+        return 0
+    return failed
 
 
 def model_name(port):
