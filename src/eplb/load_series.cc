@@ -37,8 +37,9 @@ double row_count(const json::value& value, const std::string& what, const std::s
   if (!value.is_number())
     throw invalid_input("{}: {}: expected a number of rows, found {}; correct it", what, where, describe(value));
   const double rows = value.to_number<double>();
-  if (!(rows >= 0) || !std::isfinite(rows))
-    throw invalid_input("{}: {}: expected a finite number of rows, not below 0, found {}; correct it", what, where,
+  // Above 2^53 rows no longer count one by one, and sums of such numbers end somewhere.
+  if (!(rows >= 0) || rows > 0x1p53)
+    throw invalid_input("{}: {}: expected a finite number of rows from 0 to 2^53, found {}; correct it", what, where,
                         describe(value));
   return rows + 0.0;  // of -0.0 as well
 }

@@ -98,7 +98,8 @@ TEST(LoadSeries, OwnFormAddsRanksAndRoutes) {
 TEST(LoadSeries, SaysWhatIsWrong) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"logical_count": [[1, 2], [3]]})", "layer 1: expected 2 experts as before, found 1"},
-      {R"({"logical_count": [[1, -2]]})", "expert 1: expected a finite number of rows, not below 0, found -2"},
+      {R"({"logical_count": [[1, -2]]})", "expert 1: expected a finite number of rows from 0 to 2^53, found -2"},
+      {R"({"logical_count": [[1, 1e300]]})", "from 0 to 2^53"},
       {R"({"logical_count": [[1, NaN]]})", "found NaN"},
       {R"({"logical_count": [[1, Infinity]]})", "found Infinity"},
       {R"({"logical_count": [[1, null]]})", "expected a number of rows, found null"},
