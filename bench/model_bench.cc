@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "base/error.h"
-#include "bench/machine.h"
 #include "config/bytes.h"
+#include "kernels/cpu/machine.h"
 #include "models/decoder.h"
 
 namespace cadre {

@@ -22,7 +22,8 @@ constexpr const char* kDescription =
     "  cadre inspect models/demo                      what a checkpoint holds\n"
     "  cadre verify --reference DIR                   a checkpoint against another implementation's answers\n"
     "  cadre eplb plan FILE --ranks N                 where experts should stand, from a recorded load\n"
-    "  cadre plan --model DIR --hardware h100-80g:16  whether it fits, which layout, what bounds a step";
+    "  cadre plan --model DIR --hardware h100-80g:16  whether it fits, which layout, what bounds a step\n"
+    "  cadre doctor --model models/demo               whether this machine is ready, and what it can serve";
 
 constexpr const char* kFooter =
     "Every command has its own --help.\n"
@@ -77,6 +78,7 @@ int main(int argc, char** argv) {
   add_inspect(app, &run);
   add_eplb(app, &run);
   add_plan_command(app, &run);
+  add_doctor(app, &run);
   add_launch(app, &run, launched);
   add_verify(app, &run);
   add_version(app, &run);

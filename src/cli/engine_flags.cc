@@ -16,6 +16,7 @@
 #include "cli/units.h"
 #include "config/bytes.h"
 #include "models/activation_dtype.h"
+#include "parallel/kv_budget.h"
 #include "parallel/rank_bytes.h"
 #include "tokenizer/byte_tokenizer.h"
 #include "tokenizer/chat_template.h"
@@ -26,10 +27,6 @@ namespace {
 
 // Where one rank's long prompt would hold up the tokens of all: docs/ranks.md, "Long prompts", has the figures.
 constexpr int64_t kSharedStepPrefill = 128;
-
-// Without --kv-cache-memory or --num-kv-blocks, the cache takes this share of the memory that is left when the weights
-// are in, and never more than all sequences at full length can fill.
-constexpr double kKvShareOfFreeMemory = 0.4;
 
 int64_t available_memory_bytes() {
   std::ifstream in("/proc/meminfo");
@@ -69,15 +66,13 @@ DType kv_dtype_of(const std::string& name) { return name == "bfloat16" ? DType::
 
 // Blocks of each rank. Memory is given, or found, for all ranks of this machine together.
 int64_t choose_kv_blocks(const EngineFlags& flags, int64_t token_bytes, int num_ranks, int64_t max_model_len) {
-  const int64_t block_bytes = token_bytes * kKvBlockTokens;
-  const int64_t most = flags.max_num_seqs * ((max_model_len + kKvBlockTokens - 1) / kKvBlockTokens);
   if (flags.num_kv_blocks > 0) return flags.num_kv_blocks;
   const int64_t budget = flags.kv_cache_memory.empty() ? static_cast<int64_t>(kKvShareOfFreeMemory * static_cast<double>(available_memory_bytes()))
                                                        : parse_bytes(flags.kv_cache_memory, "--kv-cache-memory");
-  const int64_t blocks = std::min(most, budget / num_ranks / block_bytes);
+  const int64_t blocks = kv_blocks_in({.bytes = budget, .num_ranks = num_ranks, .token_bytes = token_bytes, .max_num_seqs = flags.max_num_seqs, .max_model_len = max_model_len});
   if (blocks < 1)
     throw invalid_input("expected room for at least one KV block of {} on each of {} ranks, found {} in all; give more with --kv-cache-memory",
-                        bytes_text(static_cast<uint64_t>(block_bytes)), num_ranks, bytes_text(static_cast<uint64_t>(std::max<int64_t>(budget, 0))));
+                        bytes_text(static_cast<uint64_t>(token_bytes * kKvBlockTokens)), num_ranks, bytes_text(static_cast<uint64_t>(std::max<int64_t>(budget, 0))));
   return blocks;
 }
 

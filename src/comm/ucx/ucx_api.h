@@ -16,7 +16,7 @@ struct UcxApi {
       X(ucp_worker_destroy) X(ucp_worker_get_efd) X(ucp_worker_arm) X(ucp_worker_progress) X(ucp_worker_get_address) \
           X(ucp_worker_release_address) X(ucp_worker_set_am_recv_handler) X(ucp_ep_create) X(ucp_ep_close_nbx)       \
               X(ucp_ep_flush_nbx) X(ucp_am_send_nbx) X(ucp_request_check_status) X(ucp_request_free)                 \
-                  X(ucs_status_string)
+                  X(ucs_status_string) X(ucp_get_version) X(ucp_context_print_info)
 #define X(name) decltype(&::name) name = nullptr;
   CADRE_UCX_FUNCTIONS(X)
 #undef X

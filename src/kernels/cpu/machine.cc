@@ -1,4 +1,4 @@
-#include "bench/machine.h"
+#include "kernels/cpu/machine.h"
 
 #include <algorithm>
 #include <chrono>
@@ -8,7 +8,7 @@
 #include "tensor/tensor.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "bench/machine.cc"
+#define HWY_TARGET_INCLUDE "kernels/cpu/machine.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 
@@ -45,6 +45,8 @@ double multiply_add(int64_t rounds, float* sink) {
   return static_cast<double>(rounds) * kChains * 2 * static_cast<double>(hn::Lanes(df));
 }
 
+const char* target_name() { return hwy::TargetName(HWY_TARGET); }
+
 }  // namespace HWY_NAMESPACE
 }  // namespace cadre
 HWY_AFTER_NAMESPACE();
@@ -63,22 +65,24 @@ double seconds_of(FunctionRef<void()> body) {
 
 HWY_EXPORT(read_all);
 HWY_EXPORT(multiply_add);
+HWY_EXPORT(target_name);
 
-double read_bandwidth(ThreadPool& pool) {
-  constexpr size_t kBytes = size_t{1} << 30;
-  Buffer buffer(kBytes);
-  std::fill(buffer.as<float>().begin(), buffer.as<float>().end(), 1.0f);
+double read_bandwidth(ThreadPool& pool, size_t bytes) {
   constexpr int64_t kParts = 256;
+  constexpr size_t kPartMultiple = 4096;  // whole vectors, unrolled, on any target
+  bytes -= bytes % (kPartMultiple * kParts);
+  Buffer buffer(bytes);
+  std::fill(buffer.as<float>().begin(), buffer.as<float>().end(), 1.0f);
   std::vector<float> sinks(kParts);
   double best = 0;
   for (int pass = 0; pass < 5; ++pass) {
     const double s = seconds_of([&] {
       pool.parallel_for(kParts, [&](int64_t part, int) {
-        const size_t n = kBytes / 4 / kParts;
+        const size_t n = bytes / 4 / kParts;
         sinks[static_cast<size_t>(part)] = HWY_DYNAMIC_DISPATCH(read_all)(buffer.as<float>().data() + static_cast<size_t>(part) * n, n);
       });
     });
-    best = std::max(best, static_cast<double>(kBytes) / s);
+    best = std::max(best, static_cast<double>(bytes) / s);
   }
   return best;
 }
@@ -100,6 +104,8 @@ double fma_peak(ThreadPool& pool) {
   }
   return best;
 }
+
+const char* vector_target() { return HWY_DYNAMIC_DISPATCH(target_name)(); }
 
 }  // namespace cadre
 #endif  // HWY_ONCE
