@@ -12,7 +12,7 @@ int64_t blocks_for(int64_t num_tokens) { return (num_tokens + kKvBlockTokens - 1
 
 }  // namespace
 
-Scheduler::Scheduler(SchedulerOptions options, BlockPool& pool) : options_(options), pool_(pool) {
+Scheduler::Scheduler(SchedulerOptions options, BlockPool& pool, PrefixCache* cache) : options_(options), pool_(pool), cache_(cache) {
   CADRE_CHECK(options_.max_num_seqs > 0 && options_.max_num_batched_tokens > 0 && options_.max_scored_rows > 0,
               "{} sequences, {} rows, {} scored rows", options_.max_num_seqs, options_.max_num_batched_tokens,
               options_.max_scored_rows);
@@ -51,6 +51,8 @@ std::span<const ScheduledRows> Scheduler::schedule(bool others_decode) {
   scheduled_.clear();
   rows_left_ = options_.max_num_batched_tokens;
   scored_rows_left_ = options_.max_scored_rows;
+  if (cache_)
+    for (SchedSequence* sequence : running_) share_computed(sequence);
   // By index: preemption takes sequences off the end of running_.
   for (size_t i = 0; i < running_.size(); ++i) {
     SchedSequence* sequence = running_[i];
@@ -67,7 +69,7 @@ std::span<const ScheduledRows> Scheduler::schedule(bool others_decode) {
     schedule_chunk(sequence);
   }
   CADRE_CHECK(!scheduled_.empty() || !has_work(), "{} waiting, {} running, {} blocks free", num_waiting(), num_running(),
-              pool_.num_free());
+              num_free_blocks());
   return scheduled_;
 }
 
@@ -81,8 +83,8 @@ int64_t Scheduler::num_running_tokens() const {
 bool Scheduler::make_room_for_next_row(SchedSequence* sequence) {
   const auto needed = static_cast<size_t>(blocks_for(sequence->num_tokens));
   while (sequence->blocks.size() < needed) {
-    if (pool_.num_free() > 0) {
-      sequence->blocks.push_back(pool_.allocate());
+    if (num_free_blocks() > 0) {
+      sequence->blocks.push_back(allocate_block());
       continue;
     }
     const bool is_self = running_.back() == sequence;
@@ -128,15 +130,22 @@ void Scheduler::schedule_chunk(SchedSequence* sequence) {
 
 bool Scheduler::admit(SchedSequence* sequence) {
   const SchedSequence* sibling = sibling_of(*sequence);
-  int64_t num_shared = 0;
+  int64_t num_shared = 0, num_cached = 0;
   if (sibling) {
     // A sibling still in its prompt: one step later its blocks can be shared instead of computed twice.
     if (sibling->num_computed < sibling->num_prompt) return false;
     // The last known token is always computed here: its logits are needed.
     num_shared = (std::min(sequence->num_prompt, sequence->num_tokens - 1)) / kKvBlockTokens;
+  } else if (cache_ && sequence->score_from < 0 && sequence->group == 0) {
+    // Held first, so that they are not among the free ones that are counted below.
+    const int64_t most = (sequence->num_tokens - 1) / (kKvBlockTokens * cache_->blocks_per_entry());
+    num_cached = cache_->acquire(sequence->prefix_keys, most, &sequence->held_entries, &sequence->blocks) * cache_->blocks_per_entry();
   }
-  const int64_t needed = blocks_for(sequence->num_tokens) - num_shared;
-  if (pool_.num_free() < needed + num_running()) return false;
+  const int64_t needed = blocks_for(sequence->num_tokens) - num_shared - num_cached;
+  if (num_free_blocks() < needed + num_running()) {
+    release_blocks(sequence);
+    return false;
+  }
 
   waiting_.pop_front();
   num_waiting_tokens_ -= sequence->num_tokens;
@@ -146,8 +155,9 @@ bool Scheduler::admit(SchedSequence* sequence) {
     pool_.add_ref(id);
     sequence->blocks.push_back(id);
   }
-  for (int64_t i = 0; i < needed; ++i) sequence->blocks.push_back(pool_.allocate());
-  sequence->num_computed = num_shared * kKvBlockTokens;
+  for (int64_t i = 0; i < needed; ++i) sequence->blocks.push_back(allocate_block());
+  sequence->num_cached = num_cached * kKvBlockTokens;
+  sequence->num_computed = (num_shared + num_cached) * kKvBlockTokens;
   sequence->state = SchedSequence::State::kRunning;
   sequence->has_started = true;
   running_.push_back(sequence);
@@ -162,7 +172,27 @@ const SchedSequence* Scheduler::sibling_of(const SchedSequence& sequence) const 
   return nullptr;
 }
 
+BlockId Scheduler::allocate_block() {
+  if (pool_.num_free() == 0) cache_->evict();
+  return pool_.allocate();
+}
+
+// Entries of the prompt that have been computed since the last step can be found from now on.
+void Scheduler::share_computed(SchedSequence* sequence) {
+  const int64_t per_entry = cache_->blocks_per_entry();
+  while (sequence->held_entries.size() < sequence->prefix_keys.size() && sequence->score_from < 0 && sequence->group == 0) {
+    const auto next = static_cast<int64_t>(sequence->held_entries.size());
+    if ((next + 1) * per_entry * kKvBlockTokens > sequence->num_computed) return;
+    cache_->insert(sequence->prefix_keys[static_cast<size_t>(next)], std::span(sequence->blocks).subspan(static_cast<size_t>(next * per_entry), static_cast<size_t>(per_entry)),
+                   &sequence->held_entries);
+  }
+}
+
 void Scheduler::release_blocks(SchedSequence* sequence) {
+  if (cache_) {
+    if (sequence->state == SchedSequence::State::kRunning) share_computed(sequence);
+    cache_->release(&sequence->held_entries);
+  }
   for (const BlockId id : sequence->blocks) pool_.release(id);
   sequence->blocks.clear();
   sequence->num_computed = 0;

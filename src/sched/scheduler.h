@@ -12,6 +12,8 @@
 //     free and as many blocks stay free as sequences run (each may soon need one).
 //  4. When a running sequence needs a block and none is free, the latest arrived running sequence gives all of its
 //     blocks back and waits again, in front. The earliest never loses its blocks, so it always ends: no starvation.
+//  5. With a prefix cache, a sequence that starts takes the blocks that hold the beginning of its prompt and computes the
+//     rest; the last known token is always computed. Blocks of idle entries count as free.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +22,7 @@
 #include <vector>
 
 #include "kv/block_pool.h"
+#include "kv/prefix_cache.h"
 
 namespace cadre {
 
@@ -37,6 +40,7 @@ struct SchedSequence {
   int64_t num_prompt = 0;
   int64_t score_from = -1;     // prompt rows from here on need logits each; -1: none
   uint64_t group = 0;          // sequences of one group share the prompt; 0: alone
+  std::span<const uint64_t> prefix_keys;  // of the prompt's leading entries (kv/prefix_cache.h); may be empty
 
   enum class State : uint8_t { kIdle, kWaiting, kRunning };
   State state = State::kIdle;
@@ -44,6 +48,8 @@ struct SchedSequence {
   std::vector<BlockId> blocks;
   uint64_t arrival = 0;
   bool has_started = false;    // ran at least once: waiting again means it was preempted
+  int64_t num_cached = 0;      // leading tokens that it found in the prefix cache when it started last
+  std::vector<int32_t> held_entries;  // of the prefix cache, one for each of the leading keys
 
   int64_t num_uncomputed() const { return num_tokens - num_computed; }
 };
@@ -59,8 +65,8 @@ struct ScheduledRows {
 
 class Scheduler {
  public:
-  // The pool must outlive the scheduler.
-  Scheduler(SchedulerOptions options, BlockPool& pool);
+  // The pool, and the cache of its blocks, must outlive the scheduler. cache: null for none.
+  Scheduler(SchedulerOptions options, BlockPool& pool, PrefixCache* cache = nullptr);
 
   // Queues a sequence; its blocks at max_tokens must not be more than the pool has (a bug otherwise).
   void add(SchedSequence* sequence);
@@ -88,9 +94,13 @@ class Scheduler {
   bool admit(SchedSequence* sequence);
   const SchedSequence* sibling_of(const SchedSequence& sequence) const;
   void release_blocks(SchedSequence* sequence);
+  int64_t num_free_blocks() const { return pool_.num_free() + (cache_ ? cache_->num_idle_blocks() : 0); }
+  BlockId allocate_block();
+  void share_computed(SchedSequence* sequence);
 
   SchedulerOptions options_;
   BlockPool& pool_;
+  PrefixCache* cache_;
   std::deque<SchedSequence*> waiting_;     // by arrival; all later than every running one
   std::vector<SchedSequence*> running_;    // by arrival
   std::vector<ScheduledRows> scheduled_;
