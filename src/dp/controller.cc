@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "comm/transport.h"
+#include "dp/admission.h"
 
 namespace cadre {
 namespace {
@@ -53,7 +54,6 @@ struct Rank {
   std::condition_variable wake;
   std::vector<Command> inbox;
   EngineStats published;         // of the last decision or step
-  uint64_t num_published = 0;
   uint64_t num_taken = 0;        // assignments whose submission has left the inbox
   int64_t busy_since_us = kNotBusy;
   bool is_dead = false;          // its thread gave up
@@ -66,14 +66,12 @@ struct Rank {
 
 struct Controller::Impl {
   // With the mutex held.
-  RankLoad queued(const Rank& rank) const;
   bool is_healthy(const Rank& rank) const;
   void set_published(Rank& rank, const EngineStats& stats);
   void take_inbox(Rank& rank, std::vector<Command>* commands);
   void set_dead(Rank& rank);
 
   void give_up(Rank& rank, const std::string& reason);
-  void check_room(const GenerationRequest& request) const;
   void run(Rank& rank);
   void run_alone(Rank& rank);
   void run_together(Rank& rank);
@@ -97,7 +95,7 @@ struct Controller::Impl {
   std::vector<std::unique_ptr<Rank>> ranks;
 
   mutable std::mutex mutex;
-  std::optional<Router> router;
+  std::optional<Admission> admission;
   std::condition_variable idle;
   uint64_t num_submitted = 0;
   int64_t num_wakes = 0;  // StepVote::num_wakes
@@ -114,7 +112,8 @@ Controller::Controller(std::vector<std::unique_ptr<Engine>> engines, ControllerO
   impl_->clock = options.clock ? options.clock : &impl_->steady_clock;
   CADRE_CHECK(syncs.empty() || syncs.size() == engines.size(), "{} syncs of {} engines", syncs.size(), engines.size());
   syncs.resize(engines.size());
-  impl_->router.emplace(options.load_balance, static_cast<int>(engines.size() + links.size()));
+  impl_->admission.emplace(options.load_balance, static_cast<int>(engines.size() + links.size()),
+                           QueueLimits{.max_requests = options.max_queued_requests, .max_tokens = options.max_queued_tokens});
   for (size_t i = 0; i < engines.size(); ++i) {
     auto rank = std::make_unique<Rank>();
     rank->idx = static_cast<int>(i);
@@ -150,9 +149,7 @@ RequestHandle Controller::submit(GenerationRequest request, DeltaSink sink) {
   if (impl_->is_draining)
     throw Error(ErrorKind::kUnavailable, "The server is shutting down and takes no new requests; send it to another or later");
   const RoutingWish wish{.rank = request.data_parallel_rank, .room = request.bootstrap_room};
-  impl_->router->check(wish);
-  impl_->check_room(request);
-  const auto rank_idx = static_cast<size_t>(impl_->router->route(wish, {request.n, num_prompt_tokens(request)}).rank);
+  const auto rank_idx = static_cast<size_t>(impl_->admission->assign(wish, {request.n, num_prompt_tokens(request)}));
   Rank& rank = *impl_->ranks[rank_idx];
   // The handle names the rank, so that cancel() finds it without a table.
   const RequestHandle handle = ++impl_->num_submitted * impl_->ranks.size() + rank_idx;
@@ -211,8 +208,8 @@ EngineStats Controller::stats(int rank) const { return status(rank).stats; }
 RankStatus Controller::status(int rank) const {
   const std::lock_guard lock(impl_->mutex);
   const Rank& r = *impl_->ranks.at(static_cast<size_t>(rank));
-  RankStatus status{.stats = r.published, .load = impl_->router->load(rank), .num_assigned = impl_->router->num_assigned(rank), .is_healthy = impl_->is_healthy(r)};
-  const RankLoad queued = impl_->queued(r);
+  RankStatus status{.stats = r.published, .load = impl_->admission->router().load(rank), .num_assigned = impl_->admission->router().num_assigned(rank), .is_healthy = impl_->is_healthy(r)};
+  const RankLoad queued = impl_->admission->queued(rank);
   status.stats.num_waiting = queued.num_requests;
   status.stats.num_waiting_tokens = queued.num_tokens;
   return status;
@@ -237,46 +234,23 @@ bool Controller::Impl::is_healthy(const Rank& rank) const {
   return !rank.is_dead && (rank.busy_since_us == kNotBusy || clock->now_us() - rank.busy_since_us <= options.step_timeout_us);
 }
 
-// What waits on a rank or is on its way to it.
-RankLoad Controller::Impl::queued(const Rank& rank) const {
-  const RankLoad pending = router->pending(rank.idx);
-  return {pending.num_requests + rank.published.num_waiting, pending.num_tokens + rank.published.num_waiting_tokens};
-}
-
 void Controller::Impl::set_published(Rank& rank, const EngineStats& stats) {
   rank.published = stats;
   // With on_report, requests are routed elsewhere: this router assigns none.
-  const RankLoad load{stats.num_waiting + stats.num_running, stats.num_waiting_tokens + stats.num_running_tokens};
-  router->update(rank.idx, {.sequence = ++rank.num_published, .num_taken = options.on_report ? 0 : rank.num_taken, .load = load});
+  admission->publish(rank.idx, {stats.num_waiting, stats.num_running, stats.num_waiting_tokens, stats.num_running_tokens}, options.on_report ? 0 : rank.num_taken);
 }
 
 void Controller::Impl::take_inbox(Rank& rank, std::vector<Command>* commands) {
   commands->clear();
   std::swap(*commands, rank.inbox);
-  rank.num_taken = options.on_report ? num_accepted : router->num_assigned(rank.idx);
+  rank.num_taken = options.on_report ? num_accepted : admission->router().num_assigned(rank.idx);
 }
 
 // Ranks that step together end together.
 void Controller::Impl::set_dead(Rank& rank) {
   rank.is_dead = true;
   for (const auto& other : ranks)
-    if (other.get() == &rank || rank.sync || rank.link) router->remove(other->idx);
-}
-
-void Controller::Impl::check_room(const GenerationRequest& request) const {
-  int64_t num_queued = 0, num_tokens = 0;
-  for (const auto& rank : ranks) {
-    const RankLoad load = queued(*rank);
-    num_queued += load.num_requests;
-    num_tokens += load.num_tokens;
-  }
-  if (num_queued == 0) return;
-  if (num_queued + request.n > options.max_queued_requests)
-    throw Error(ErrorKind::kOverloaded, fmt::format("The queue holds {} of at most {} waiting requests; try again later", num_queued,
-                                                    options.max_queued_requests));
-  if (num_tokens + num_prompt_tokens(request) > options.max_queued_tokens)
-    throw Error(ErrorKind::kOverloaded, fmt::format("The queue holds {} of at most {} waiting prompt tokens; try again later",
-                                                    num_tokens, options.max_queued_tokens));
+    if (other.get() == &rank || rank.sync || rank.link) admission->remove(other->idx);
 }
 
 // Ends a rank whose thread cannot go on, whatever the reason: its peers must not wait for it, nor its requests for an answer.
