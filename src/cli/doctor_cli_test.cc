@@ -2,35 +2,20 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 
 #include "base/json.h"
+#include "tests/support/program.h"
 #include "tests/testing.h"
 
 namespace cadre {
 namespace {
 
-struct Ran {
-  int code = -1;
-  std::string out;
-};
-
-Ran run(const std::string& arguments) {
-  const std::string program = (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "cadre").string();
-  Ran ran;
-  FILE* pipe = ::popen((program + " doctor " + arguments + " 2>&1 </dev/null").c_str(), "r");
-  std::array<char, 4096> buffer;
-  for (size_t n; (n = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) ran.out.append(buffer.data(), n);
-  const int status = ::pclose(pipe);
-  ran.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  return ran;
-}
+using testing::Ran;
+Ran run(const std::string& arguments) { return testing::run_cadre("doctor " + arguments); }
 
 class DoctorCli : public ::testing::Test {
  protected:

@@ -130,16 +130,16 @@ TEST(SchedulerPrefix, RandomPrefixesEvictionsAndCancellations) {
   for (uint64_t round = 0; round < 60; ++round) {
     uint64_t draw = 0;
     const auto below = [&](uint32_t n) { return static_cast<int64_t>(random_u32(seed, round, draw++) % n); };
-    const int64_t per_entry = 1 + below(3), num_blocks = 30 + below(60);
-    Simulation simulation({.max_num_seqs = 1 + below(6), .max_num_batched_tokens = 8 + below(60), .max_prefill_tokens_per_step = below(2) * 16}, num_blocks, per_entry);
-    for (int event = 0; event < 300; ++event) {
+    const int64_t per_entry = 1 + below(3), num_blocks = 18 + below(30);
+    Simulation simulation({.max_num_seqs = 2 + below(8), .max_num_batched_tokens = 8 + below(60), .max_prefill_tokens_per_step = below(2) * 16}, num_blocks, per_entry);
+    for (int event = 0; event < 400; ++event) {
       const int64_t kind = below(10);
       if (kind < 2) {
         // A path through a tree of few branches: prompts share beginnings of any length.
         std::vector<uint64_t> keys;
         uint64_t node = 1;
         for (int64_t depth = below(5); depth > 0; --depth) keys.push_back(node = node * 3 + static_cast<uint64_t>(below(2)));
-        const int64_t behind = below(40) + (keys.empty() ? 1 : 0), num_new = 1 + below(30);
+        const int64_t behind = below(40) + (keys.empty() ? 1 : 0), num_new = 1 + below(100);
         if ((static_cast<int64_t>(keys.size()) * per_entry * kKvBlockTokens + behind + num_new) / kKvBlockTokens + 2 < num_blocks) simulation.add(std::move(keys), behind, num_new);
       } else if (kind == 2) {
         if (below(3) == 0) simulation.cancel(random_u32(seed, round, draw++));
