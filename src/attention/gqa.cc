@@ -35,6 +35,10 @@ GqaWorkspace::GqaWorkspace(const AttentionConfig& c, int64_t max_rows, int64_t h
   if (c.qk_norm == QkNorm::kAllHeads) square_sums.resize(static_cast<size_t>(2 * max_rows));
 }
 
+int64_t GqaWeights::bytes() const {
+  return q.bytes() + k.bytes() + v.bytes() + o.bytes() + static_cast<int64_t>((q_norm.size() + k_norm.size() + sinks.size()) * sizeof(float));
+}
+
 int64_t gqa_block_bytes(const AttentionConfig& c, DType kv_dtype) {
   return 2 * kTileTokens * c.num_kv_heads * c.head_dim * static_cast<int64_t>(dtype_bytes(kv_dtype));
 }

@@ -15,6 +15,7 @@ struct GqaWeights {
   Linear q, k, v, o;
   std::vector<float> q_norm, k_norm;  // [head_dim] or [heads * head_dim], by AttentionConfig::qk_norm
   std::vector<float> sinks;           // [num_heads] or empty
+  int64_t bytes() const;              // of memory
 };
 
 // Scratch of one step, shared by all layers.
@@ -34,6 +35,7 @@ class GqaAttention {
   GqaAttention(const AttentionConfig& config, const Rope& rope, double norm_eps, int64_t sliding_window, DType kv_dtype, GqaWeights weights);
   // x, out: [rows, hidden]. Appends the rows' keys and values to the cache, then attends.
   void forward(const AttentionStep& step, const float* x, float* out, GqaWorkspace& w) const;
+  const GqaWeights& weights() const { return weights_; }
 
  private:
   void norm_over_parts(const AttentionStep& step, GqaWorkspace& w) const;

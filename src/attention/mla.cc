@@ -39,6 +39,13 @@ MlaWorkspace::MlaWorkspace(const AttentionConfig& c, int64_t max_rows, int num_t
   expanded.resize(static_cast<size_t>(expanded_floats * num_threads));
 }
 
+int64_t MlaWeights::bytes() const {
+  int64_t sum = q.bytes() + q_a.bytes() + q_b.bytes() + kv_a.bytes() + o.bytes() + static_cast<int64_t>((q_a_norm.size() + kv_a_norm.size()) * sizeof(float));
+  for (const auto* projections : {&w_uk_t, &w_uv, &w_uk})
+    for (const PackedMatrix& m : *projections) sum += m.bytes();
+  return sum;
+}
+
 int64_t mla_block_bytes(const AttentionConfig& c, DType kv_dtype) {
   return kTileTokens * (c.kv_lora_rank + c.qk_rope_head_dim) * static_cast<int64_t>(dtype_bytes(kv_dtype));
 }

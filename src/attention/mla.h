@@ -26,6 +26,7 @@ struct MlaWeights {
   // expanded form see the same.
   bool rounds_latents = false;
   Linear o;
+  int64_t bytes() const;  // of memory
 };
 
 struct MlaWorkspace {
@@ -51,6 +52,7 @@ class MlaAttention {
   MlaAttention(const AttentionConfig& config, const Rope& rope, DType kv_dtype, MlaWeights weights);
   // x, out: [rows, hidden]. Appends the rows' latents to the cache, then attends.
   void forward(const AttentionStep& step, const float* x, float* out, MlaWorkspace& w) const;
+  const MlaWeights& weights() const { return weights_; }
 
  private:
   void project(const AttentionStep& step, const float* x, MlaWorkspace& w) const;

@@ -17,6 +17,7 @@ struct Linear {
 
   int64_t out_features() const { return weight.view().n(); }
   int64_t in_features() const { return weight.view().k(); }
+  int64_t bytes() const { return weight.bytes() + static_cast<int64_t>(bias.size() * sizeof(float)); }
   const float* bias_or_null() const { return bias.empty() ? nullptr : bias.data(); }
   // x: [num_rows, K], out: [num_rows, N], both dense.
   void apply(const float* x, int64_t num_rows, float* out, ThreadPool& pool) const {

@@ -168,6 +168,18 @@ void Decoder::make_workspace(int64_t slots) {
 
 Decoder::~Decoder() = default;
 
+int64_t Decoder::weight_bytes() const {
+  const auto floats = [](const std::vector<float>& v) { return static_cast<int64_t>(v.size() * sizeof(float)); };
+  int64_t sum = embedding_.bytes() + head_.bytes() + floats(final_norm_);
+  for (const auto& layer : layers_) {
+    sum += floats(layer->attention_norm) + floats(layer->feed_forward_norm);
+    sum += std::visit([](const auto& attention) { return attention.weights().bytes(); }, layer->attention);
+    if (const auto* moe = std::get_if<MoeLayer>(&layer->feed_forward)) sum += moe->weights().bytes();
+    else sum += std::get<GatedMlp>(layer->feed_forward).bytes();
+  }
+  return sum;
+}
+
 KvLayout Decoder::kv_layout() const {
   return {config_.num_layers, attention_.kind == AttentionKind::kMla ? mla_block_bytes(attention_, options_.kv_dtype) : gqa_block_bytes(attention_, options_.kv_dtype)};
 }

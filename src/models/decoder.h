@@ -75,6 +75,8 @@ class Decoder final : public Model {
   void stop_followers();
 
   const ModelConfig& config() const { return config_; }
+  // Memory of this rank's weights: what allocated_bytes() (parallel/allocated_bytes.h) says before they are there.
+  int64_t weight_bytes() const;
   std::span<const LayerPlan> plan() const { return plan_; }
   // Routing choices of this rank's rows: with split heads, of its slice of the step's rows.
   void set_route_observer(RouteObserver observer) { observer_ = std::move(observer); }

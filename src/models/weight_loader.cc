@@ -27,13 +27,8 @@ std::vector<float> to_floats(const StoredTensor& t) {
 }
 
 WeightFormat format_of_dtype(DType t, const std::string& name) {
-  switch (t) {
-    case DType::kF32: return WeightFormat::kF32;
-    case DType::kF16: return WeightFormat::kF16;
-    case DType::kBF16: return WeightFormat::kBF16;
-    case DType::kF8E4M3: return WeightFormat::kFp8Block;
-    default: throw unsupported("{}: expected F32, F16, BF16 or F8_E4M3, found {}; convert the checkpoint", name, dtype_name(t));
-  }
+  if (!is_packable(t)) throw unsupported("{}: expected F32, F16, BF16 or F8_E4M3, found {}; convert the checkpoint", name, dtype_name(t));
+  return packed_format(t);
 }
 
 }  // namespace
@@ -156,11 +151,8 @@ GatedMlp WeightLoader::gated_mlp(const std::string& gate, const std::string& up,
   return {linear_rows(gate, intermediate, hidden, width), linear_rows(up, intermediate, hidden, width), linear_columns(down, hidden, intermediate, width), activation()};
 }
 
-// All experts of a layer are laid out alike, so FP8 ones whose parts do not all begin on a scale block's border are float32.
 ExpertLayout WeightLoader::expert_layout(WeightFormat format, bool has_bias) const {
-  const Slice width = shard_.expert.of_total(config_.moe.expert_intermediate);
-  const bool is_whole = shard_.expert.of == 1 || (config_.moe.expert_intermediate % (128 * shard_.expert.of) == 0);
-  return ExpertLayout(format == WeightFormat::kFp8Block && !is_whole ? WeightFormat::kF32 : format, config_.hidden_size, width.count, has_bias);
+  return rank_expert_layout(format, config_.hidden_size, config_.moe.expert_intermediate, shard_.expert, has_bias);
 }
 
 ExpertLayout WeightLoader::expert_layout(const std::string& gate, bool has_bias) {

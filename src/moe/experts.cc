@@ -13,8 +13,6 @@ constexpr int64_t kRowsAtOnce = 64;
 
 static_assert(kRowsAtOnce * kPanelColumns == kGatedScratchFloats);
 
-int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
-
 RowsIn rows_from(RowsIn x, int64_t first) {
   return x.index ? RowsIn{x.base, x.stride, x.index + first} : RowsIn{x.base + first * x.stride, x.stride, nullptr};
 }
@@ -32,16 +30,6 @@ void gated_panel_into(const ExpertView& e, const GatedActivation& activation, in
 }
 
 }  // namespace
-
-ExpertLayout::ExpertLayout(WeightFormat format, int64_t hidden, int64_t intermediate, bool bias)
-    : gate_up(format, intermediate, hidden), down(format, hidden, intermediate), has_bias(bias) {
-  up_offset = gate_up.total_bytes;
-  down_offset = up_offset + gate_up.total_bytes;
-  gate_bias_offset = down_offset + down.total_bytes;
-  up_bias_offset = gate_bias_offset + (bias ? aligned(intermediate * 4) : 0);
-  down_bias_offset = up_bias_offset + (bias ? aligned(intermediate * 4) : 0);
-  slot_bytes = down_bias_offset + (bias ? aligned(hidden * 4) : 0);
-}
 
 void GatedActivation::apply(const float* gate, const float* up, int64_t n, float* h) const {
   if (kind == Activation::kSilu) silu_mul(gate, up, n, h);

@@ -11,21 +11,9 @@
 #include "kernels/gemm.h"
 #include "kernels/linear.h"
 #include "moe/experts_backend.h"
+#include "parallel/expert_layout.h"
 
 namespace cadre {
-
-// Where the parts of one expert lie in its slot.
-struct ExpertLayout {
-  ExpertLayout() = default;
-  ExpertLayout(WeightFormat format, int64_t hidden, int64_t intermediate, bool has_bias);
-  PackedLayout gate_up;  // of gate and of up: [F, H]
-  PackedLayout down;     // [H, F]
-  bool has_bias = false;
-  // Inputs of all three are rounded to FP8: of gate and up before they come here, of down here.
-  bool rounds_inputs = false;
-  int64_t up_offset = 0, down_offset = 0, gate_bias_offset = 0, up_bias_offset = 0, down_bias_offset = 0;
-  int64_t slot_bytes = 0;
-};
 
 // One expert's parts, views into a slot (biases null when there are none).
 struct ExpertView {
@@ -100,6 +88,7 @@ class Experts {
 struct GatedMlp {
   Linear gate, up, down;
   GatedActivation activation;
+  int64_t bytes() const { return gate.bytes() + up.bytes() + down.bytes(); }  // of memory
   // Whether x must come rounded too.
   bool rounds_input() const { return gate.rounds_input || up.rounds_input; }
   // h: scratch [num_rows, F]; per_thread: ExpertsWorkspace::per_thread.

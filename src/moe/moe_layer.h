@@ -19,6 +19,9 @@ struct MoeWeights {
   Experts experts;                     // this rank's slots
   std::optional<GatedMlp> shared;
   std::vector<float> shared_gate;      // [H] or empty: sigmoid(x . gate) scales the shared output
+  int64_t bytes() const {              // of memory
+    return router.bytes() + experts.bytes() + (shared ? shared->bytes() : 0) + static_cast<int64_t>((correction_bias.size() + shared_gate.size()) * sizeof(float));
+  }
 };
 
 // Scratch for one step, shared by all layers. max_rows: that forward() is given; max_pairs: that an exchange may bring.
@@ -75,6 +78,7 @@ class MoeLayer {
   // Of as many slots. Between steps only, on all ranks at the same one, when this rank's slots hold what it says.
   void set_placement(ExpertPlacement placement) { replicas_ = ReplicaSplit(std::move(placement), replicas_.choice(), replicas_.nodes()); }
   Experts& experts() { return weights_.experts; }
+  const MoeWeights& weights() const { return weights_; }
 
  private:
   void route(const MoeStep& step, const float* x, int64_t num_rows, std::span<uint8_t> row_failed, MoeWorkspace& w) const;

@@ -96,7 +96,9 @@ Units units_of(ShardBy by, const ModelConfig& config, const Layout& layout, int 
   return {1, {0, 1}};
 }
 
-int64_t& field(RankBytes& bytes, TensorKind kind) {
+}  // namespace
+
+int64_t& rank_bytes_of(RankBytes& bytes, TensorKind kind) {
   switch (kind) {
     case TensorKind::kEmbedding: return bytes.embedding;
     case TensorKind::kAttention: return bytes.attention;
@@ -110,8 +112,6 @@ int64_t& field(RankBytes& bytes, TensorKind kind) {
   }
   CADRE_CHECK(false, "no rank holds {}", tensor_kind_name(kind));
 }
-
-}  // namespace
 
 TensorShard tensor_shard_of(const TensorSpec& spec, const ModelConfig& config) {
   const NameParts name = parts_of(spec.name);
@@ -199,7 +199,7 @@ RankBytes rank_bytes(const std::vector<TensorClass>& classes, const ModelConfig&
     int64_t count = c.count;
     if (c.shard.expert == TensorShard::kAllExperts || c.shard.expert == TensorShard::kEachExpert) count *= num_held;
     else if (c.shard.expert >= 0) count *= std::count(held.begin(), held.end(), static_cast<int32_t>(c.shard.expert));
-    if (count > 0) field(out, c.spec.kind) += count * bytes(c, shard_slice(c.shard, c.spec, config, layout, world_rank));
+    if (count > 0) rank_bytes_of(out, c.spec.kind) += count * bytes(c, shard_slice(c.shard, c.spec, config, layout, world_rank));
   }
   return out;
 }

@@ -37,6 +37,7 @@ struct RankBytes {
   int64_t total() const { return embedding + head + norms + attention + dense + router + shared + routed; }
   bool operator==(const RankBytes&) const = default;
 };
+int64_t& rank_bytes_of(RankBytes& bytes, TensorKind kind);
 // [world]. The placement holds for all layers.
 std::vector<RankBytes> rank_bytes(const ModelConfig& config, const Layout& layout, const ExpertPlacement& placement);
 
