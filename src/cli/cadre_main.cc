@@ -71,6 +71,7 @@ int main(int argc, char** argv) {
   app.fallthrough(false);
   Run run;
   std::vector<std::string> arguments = spell_out_layout_flags(argc, argv);
+  redirect_plan_check(&arguments);
   const std::vector<std::string> launched = take_launched_command(&arguments);
   add_serve(app, &run);
   add_generate(app, &run);

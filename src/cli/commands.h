@@ -27,6 +27,8 @@ void add_launch(CLI::App& app, Run* run, std::vector<std::string> launched);
 // Cuts the command that `launch` starts off the arguments; empty for other commands.
 std::vector<std::string> take_launched_command(std::vector<std::string>* arguments);
 void add_plan_command(CLI::App& app, Run* run);
+// `plan --check [serve] FLAGS` is `serve FLAGS --check`: the check of a command is the one that the command makes.
+void redirect_plan_check(std::vector<std::string>* arguments);
 void add_verify(CLI::App& app, Run* run);
 void add_version(CLI::App& app, Run* run);
 

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <numeric>
 #include <thread>
 
 #include "base/error.h"
@@ -15,6 +16,7 @@
 #include "cli/process_ranks.h"
 #include "cli/units.h"
 #include "config/bytes.h"
+#include "host/facts.h"
 #include "models/activation_dtype.h"
 #include "parallel/kv_budget.h"
 #include "parallel/rank_bytes.h"
@@ -28,16 +30,8 @@ namespace {
 // Where one rank's long prompt would hold up the tokens of all: docs/ranks.md, "Long prompts", has the figures.
 constexpr int64_t kSharedStepPrefill = 128;
 
-int64_t available_memory_bytes() {
-  std::ifstream in("/proc/meminfo");
-  for (std::string key, unit; in >> key;) {
-    int64_t kib = 0;
-    in >> kib;
-    std::getline(in, unit);
-    if (key == "MemAvailable:") return kib * 1024;
-  }
-  return int64_t{4} << 30;
-}
+// Where that share of the free memory and the weights do not go together, the cache takes this of what the weights leave.
+constexpr double kKvShareOfTheRest = 0.9;
 
 SamplingDefaults load_defaults(const std::filesystem::path& dir) {
   SamplingDefaults d;
@@ -65,15 +59,26 @@ DType activation_dtype_of(const EngineFlags& flags) { return flags.activation_dt
 DType kv_dtype_of(const std::string& name) { return name == "bfloat16" ? DType::kBF16 : DType::kF32; }
 
 // Blocks of each rank. Memory is given, or found, for all ranks of this machine together.
-int64_t choose_kv_blocks(const EngineFlags& flags, int64_t token_bytes, int num_ranks, int64_t max_model_len) {
+int64_t choose_kv_blocks(const EngineFlags& flags, const planner::StartBudget& memory, int num_ranks, int64_t max_model_len) {
   if (flags.num_kv_blocks > 0) return flags.num_kv_blocks;
-  const int64_t budget = flags.kv_cache_memory.empty() ? static_cast<int64_t>(kKvShareOfFreeMemory * static_cast<double>(available_memory_bytes()))
+  const double left = static_cast<double>(std::max<int64_t>(0, memory.memory - memory.fixed()));
+  const int64_t budget = flags.kv_cache_memory.empty() ? static_cast<int64_t>(std::min(kKvShareOfFreeMemory * static_cast<double>(memory.memory), kKvShareOfTheRest * left))
                                                        : parse_bytes(flags.kv_cache_memory, "--kv-cache-memory");
-  const int64_t blocks = kv_blocks_in({.bytes = budget, .num_ranks = num_ranks, .token_bytes = token_bytes, .max_num_seqs = flags.max_num_seqs, .max_model_len = max_model_len});
-  if (blocks < 1)
+  const int64_t blocks =
+      kv_blocks_in({.bytes = budget, .num_ranks = num_ranks, .token_bytes = memory.kv_block_bytes / kKvBlockTokens, .max_num_seqs = flags.max_num_seqs, .max_model_len = max_model_len});
+  // Where weights alone do not fit, that is what has to be said.
+  if (blocks < 1 && memory.fixed() <= memory.memory)
     throw invalid_input("expected room for at least one KV block of {} on each of {} ranks, found {} in all; give more with --kv-cache-memory",
-                        bytes_text(static_cast<uint64_t>(token_bytes * kKvBlockTokens)), num_ranks, bytes_text(static_cast<uint64_t>(std::max<int64_t>(budget, 0))));
+                        bytes_text(static_cast<uint64_t>(memory.kv_block_bytes)), num_ranks, bytes_text(static_cast<uint64_t>(std::max<int64_t>(budget, 0))));
   return blocks;
+}
+
+// Ranks whose memory is this machine's: all of them, unless a launcher may have put them on several.
+std::vector<int> ranks_here(const std::optional<LaunchEnv>& place, int world) {
+  if (place && place->launcher != "cadre") return {place->rank};
+  std::vector<int> out(static_cast<size_t>(world));
+  std::iota(out.begin(), out.end(), 0);
+  return out;
 }
 
 }  // namespace
@@ -157,19 +162,46 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const EngineFlags& flags, const 
   return tokenizer;
 }
 
-LoadedModel load_model(const EngineFlags& flags, const ControllerOptions& controller, const Clock& clock, const Progress& progress) {
-  LoadedModel out;
+CheckedRun check_run(const EngineFlags& flags) {
+  CheckedRun out;
   out.config = load_model_config(flags.model);
   if (flags.max_model_len > out.config.max_position)
     throw invalid_input("--max-model-len: expected at most the model's context of {} tokens, found {}; lower it", out.config.max_position, flags.max_model_len);
-  const int64_t max_model_len = flags.max_model_len > 0 ? flags.max_model_len : out.config.max_position;
+  out.max_model_len = flags.max_model_len > 0 ? flags.max_model_len : out.config.max_position;
   if (flags.max_num_batched_tokens < flags.max_num_seqs)
     throw invalid_input("--max-num-batched-tokens: expected at least --max-num-seqs ({}), found {}; raise it, so that every sequence can step", flags.max_num_seqs,
                         flags.max_num_batched_tokens);
-  const std::optional<LaunchEnv> place = launched_place();
-  const ResolvedLayout resolved = layout_to_run(flags.layout, out.config, kv_dtype_of(flags.kv_cache_dtype), !place || place->rank == 0);
-  const Layout& layout = resolved.layout;
+  out.place = launched_place();
+  const DType kv_dtype = kv_dtype_of(flags.kv_cache_dtype);
+  out.resolved = layout_to_run(flags.layout, out.config, kv_dtype, !out.place || out.place->rank == 0);
+  const Layout& layout = out.resolved.layout;
   check_activation_dtype(out.config, layout, activation_dtype_of(flags));
+  choose_experts_backend({.exchange = layout.exchange}, flags.moe_backend);  // names are checked before gigabytes are read
+  out.budget = planner::start_budget({.config = &out.config, .layout = layout, .kv_dtype = kv_dtype, .max_rows = flags.max_num_batched_tokens, .max_sequences = flags.max_num_seqs,
+                                      .num_threads = decoder_options(flags, out.resolved).num_threads, .is_fp8_dispatch = out.resolved.is_fp8_dispatch,
+                                      .ranks = ranks_here(out.place, layout.world), .memory = read_memory(SystemFiles()).usable_bytes()});
+  out.budget.set_kv_blocks(choose_kv_blocks(flags, out.budget, layout.world, out.max_model_len));
+  return out;
+}
+
+int check_only(const EngineFlags& flags, bool as_json) {
+  const CheckedRun run = check_run(flags);
+  if (as_json) std::printf("%s\n", json::serialize(planner::budget_json(run.budget)).c_str());
+  else std::fputs(planner::budget_text(run.budget).c_str(), stdout);
+  std::fflush(stdout);
+  planner::refuse_what_does_not_fit(run.budget);
+  return kExitOk;
+}
+
+LoadedModel load_model(const EngineFlags& flags, const ControllerOptions& controller, const Clock& clock, const Progress& progress) {
+  LoadedModel out;
+  const CheckedRun run = check_run(flags);
+  planner::refuse_what_does_not_fit(run.budget);
+  out.config = run.config;
+  const int64_t max_model_len = run.max_model_len;
+  const std::optional<LaunchEnv>& place = run.place;
+  const ResolvedLayout& resolved = run.resolved;
+  const Layout& layout = resolved.layout;
   out.tokenizer = open_tokenizer(flags, out.config);
   out.defaults = load_defaults(model_dir(flags));
   const uint64_t weight_bytes = [&] {
@@ -178,13 +210,13 @@ LoadedModel load_model(const EngineFlags& flags, const ControllerOptions& contro
     return source->total_bytes();
   }();
   const bool is_moe = out.config.moe.router.num_experts > 0;
-  // Names are checked before gigabytes are read; the format is each layer's own.
+  // The format is each layer's own.
   const ExpertsChoice experts = choose_experts_backend({.exchange = layout.exchange}, flags.moe_backend);
   DeploymentOptions options{.config = out.config, .layout = layout, .open_weights = [flags] { return open_weights(flags); }, .decoder = decoder_options(flags, resolved)};
   const int64_t token_bytes = rank_kv_bytes_per_token(out.config, layout, options.decoder.kv_dtype);
   options.engine = {.max_num_seqs = flags.max_num_seqs, .max_num_batched_tokens = flags.max_num_batched_tokens,
                     .max_prefill_tokens_per_step = flags.max_prefill_tokens_per_step.value_or(layout.attn_dp > 1 ? kSharedStepPrefill : 0),
-                    .num_kv_blocks = choose_kv_blocks(flags, token_bytes, layout.world, max_model_len), .max_model_len = max_model_len, .eos_ids = out.config.eos_ids};
+                    .num_kv_blocks = run.budget.num_kv_blocks, .max_model_len = max_model_len, .eos_ids = out.config.eos_ids};
   if (options.engine.eos_ids.empty() && out.tokenizer->eos_id()) options.engine.eos_ids.push_back(*out.tokenizer->eos_id());
   if (flags.seed >= 0) options.engine.seed = static_cast<uint64_t>(flags.seed);
   options.decoder.replica_choice = replica_choice_of(flags.balance);
@@ -200,7 +232,10 @@ LoadedModel load_model(const EngineFlags& flags, const ControllerOptions& contro
     options.route_observer = [load = out.load](int64_t layer, std::span<const int32_t> ids, std::span<const float>) { load->add(layer, ids); };
   }
   const int64_t num_tokens = kKvBlockTokens * options.engine.num_kv_blocks;
-  out.budget.push_back(fmt::format("{} weights in all, {} {} of {} threads, context {}", bytes_text(weight_bytes), layout.world, layout.world == 1 ? "rank" : "ranks",
+  int64_t weights_here = 0;
+  for (const planner::RankBudget& r : run.budget.ranks) weights_here += r.weights.total();
+  out.budget.push_back(fmt::format("{} weights in the checkpoint, {} in memory here; {} {} of {} threads, context {}",
+                                   bytes_text(weight_bytes), bytes_text(static_cast<uint64_t>(weights_here)), layout.world, layout.world == 1 ? "rank" : "ranks",
                                    options.decoder.num_threads, with_commas(static_cast<uint64_t>(max_model_len))));
   out.budget.push_back(fmt::format("KV cache: {} tokens a rank ({}, {} bytes a token), {} distinct tokens in the cluster", with_commas(static_cast<uint64_t>(num_tokens)),
                                    bytes_text(static_cast<uint64_t>(token_bytes * num_tokens)), with_commas(static_cast<uint64_t>(token_bytes)),

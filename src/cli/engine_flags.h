@@ -14,7 +14,9 @@
 #include "dp/deployment.h"
 #include "engine/engine.h"
 #include "models/decoder.h"
+#include "comm/launch_env.h"
 #include "parallel/expert_load.h"
+#include "planner/start_budget.h"
 #include "server/api_request.h"
 
 namespace cadre::cli {
@@ -47,6 +49,19 @@ struct LoadedModel {
   std::unique_ptr<Deployment> deployment;  // the model on all its ranks
   std::vector<std::string> budget;         // lines: layout, weights and KV cache of a rank, tokens in all
 };
+
+// All that is known, and refused, before weights are read: flags, layout, memory.
+struct CheckedRun {
+  ModelConfig config;
+  ResolvedLayout resolved;
+  std::optional<LaunchEnv> place;  // nullopt: all ranks are threads of this process
+  int64_t max_model_len = 0;
+  planner::StartBudget budget;     // with KV blocks; may exceed the memory
+};
+// Throws Error for what cannot run, memory apart.
+CheckedRun check_run(const EngineFlags& flags);
+// --check: prints the budget; throws Error where it exceeds the memory. Returns the exit code.
+int check_only(const EngineFlags& flags, bool as_json);
 
 // --explain: prints the layout that the flags come to. Returns the exit code.
 int explain_layout(const EngineFlags& flags);

@@ -2,6 +2,7 @@
 
 #include <CLI/App.hpp>
 #include <CLI/Validators.hpp>
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
@@ -19,7 +20,8 @@ namespace cadre::cli {
 namespace {
 
 struct PlanFlags {
-  std::string model, hardware_file, weight_type = "auto", kv_type = "auto", context, sla_tpot, load, html;
+  std::string model, hardware_file, weight_type = "auto", kv_type = "auto", load, html;
+  std::optional<std::string> context, sla_tpot;
   std::vector<std::string> hardware;
   int64_t devices = 0, nodes = 0, batch = 0, max_batch = 256, prefill_rows = 512, redundant = 0;
   double balancedness = 1;
@@ -122,10 +124,10 @@ planner::PlanRequest request_of(const PlanFlags& f) {
   r.weight_type = planner::parse_weight_type(f.weight_type);
   r.kv_type = f.kv_type;
   r.kv_value_bytes = kv_value_bytes(f.kv_type, r.hardware.is_cpu);
-  if (!f.context.empty()) r.context = parse_tokens(f.context, "--context");
+  if (f.context) r.context = parse_tokens(*f.context, "--context");
   r.batch = f.batch;
   r.max_batch_per_rank = f.max_batch;
-  if (!f.sla_tpot.empty()) r.max_tpot_us = parse_duration_us(f.sla_tpot, "--sla-tpot");
+  if (f.sla_tpot) r.max_tpot_us = parse_duration_us(*f.sla_tpot, "--sla-tpot");
   r.prefill_rows = f.prefill_rows;
   r.redundant_experts = f.redundant;
   r.balancedness = f.balancedness;
@@ -156,7 +158,7 @@ int plan(const PlanFlags& f) {
   for (const std::string& note : known.notes) std::fprintf(stderr, "cadre: %s\n", note.c_str());
   planner::PlanRequest r = request;
   if (r.weight_type == planner::WeightType::kCheckpoint && known.weight_type) r.weight_type = *known.weight_type;
-  if (r.context > known.config->max_position && !f.context.empty())
+  if (r.context > known.config->max_position && f.context)
     throw bad_flag("--context", fmt::format("expected at most the model's context of {} tokens, found {}; lower it",
                                             known.config->max_position, r.context));
   r.context = std::min(r.context, known.config->max_position);
@@ -174,6 +176,18 @@ int plan(const PlanFlags& f) {
 }
 
 }  // namespace
+
+void redirect_plan_check(std::vector<std::string>* arguments) {
+  if (arguments->empty() || arguments->front() != "plan") return;
+  const auto check = std::find(arguments->begin(), arguments->end(), "--check");
+  if (check == arguments->end()) return;
+  arguments->erase(check);
+  arguments->front() = "serve";
+  if (arguments->size() > 1 && (*arguments)[1] == "serve") arguments->erase(arguments->begin() + 1);  // a whole command line
+  const auto json = std::find(arguments->begin(), arguments->end(), "--json");
+  if (json == arguments->end()) arguments->push_back("--check");
+  else *json = "--check-json";
+}
 
 void add_plan_command(CLI::App& app, Run* run) {
   CLI::App* command =

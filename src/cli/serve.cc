@@ -21,6 +21,7 @@ namespace cadre::cli {
 namespace {
 
 struct ServeFlags {
+  bool checks = false, checks_as_json = false;
   EngineFlags engine;
   HttpServerOptions http{.port = 8000};
   ControllerOptions controller;
@@ -115,6 +116,7 @@ int run_until_stopped(const ServeFlags& flags, const StopSignals& signals, ApiSe
 
 int serve(const ServeFlags& flags) {
   if (flags.engine.layout.explain) return explain_layout(flags.engine);
+  if (flags.checks) return check_only(flags.engine, flags.checks_as_json);
   SteadyClock clock;
   if (const auto code = run_as_other_rank(flags.engine, clock)) return *code;
   const StopSignals signals;
@@ -156,6 +158,8 @@ void add_serve(CLI::App& app, Run* run) {
   CLI::App* command = app.add_subcommand("serve", "Serve a model over the OpenAI API until SIGTERM or SIGINT, which drain it");
   auto f = std::make_shared<ServeFlags>();
   add_engine_flags(*command, f->engine);
+  command->add_flag("--check", f->checks, "Print what this would allocate, refuse it if it does not fit, and exit; loads no weights");
+  command->add_flag_callback("--check-json", [f] { f->checks = f->checks_as_json = true; }, "The same as JSON");
   command->add_option("--host", f->http.host, "Address to listen on")->capture_default_str();
   command->add_option("--port", f->http.port, "Port; 0: a free one, told in the log")->capture_default_str();
   command->add_option("--served-model-name", f->names, "Names that requests may use; the first is the one in answers. MODEL unless told");
