@@ -179,7 +179,7 @@ TEST(Seeds, GroupsBoundTheRanksARowReaches) {
 
 TEST(Seeds, BalancednessIsTheShareThatIsUsed) {
   Balancedness b;
-  b.add(std::vector<int64_t>{20, 8, 8, 8});
+  b.add(std::vector<double>{20, 8, 8, 8});
   EXPECT_NEAR(b.value(), 0.55, 1e-12);  // 45 % of the experts' time is stall
 }
 
