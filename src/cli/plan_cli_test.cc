@@ -35,7 +35,8 @@ TEST_F(PlanCli, SaysItInTextJsonAndHtml) {
   const std::string model = config("deepseek_v3"), html = (dir_.path() / "plan.html").string();
   const Ran text = run_cadre("plan --model " + model + " --hardware h100-80g x4 --context 1k --sla-tpot 50ms");
   ASSERT_EQ(text.code, 0) << text.out;
-  for (const char* part : {"by the procedure:", "expert parallelism: 4", "chosen", "KV pool", "SGLang:", "vLLM:", "cadre serve"}) EXPECT_NE(text.out.find(part), std::string::npos) << part << "\n" << text.out;
+  for (const char* part : {"by the procedure:", "expert parallelism: 4", "chosen", "KV pool", "SGLang:", "vLLM:", "cadre serve"})
+    EXPECT_NE(text.out.find(part), std::string::npos) << part << "\n" << text.out;
   const Ran as_json = run_cadre("plan --json --model " + model + " --hardware h100-80g --gpus 4 --html " + html);
   ASSERT_EQ(as_json.code, 0) << as_json.out;
   const json::value plan = parse_json(as_json.out, "plan");
@@ -78,7 +79,8 @@ TEST_F(PlanCli, BadFlagsAndFilesAreRefusedByName) {
   expect_refused(run_cadre("plan --model " + model + " --hardware h10-80g"), "nearest: h100-80g");
   expect_refused(run_cadre("plan --model " + model + " --hardware h100-80g x0"), "from 1 to 4096");
   expect_refused(run_cadre("plan --model " + model + " --hardware h100-80g x8 --gpus 4"), "--gpus");
-  for (const char* flags : {"--nodes 0", "--nodes -1", "--gpus 0", "--batch 0", "--batch -4", "--max-batch 0", "--prefill-rows 0", "--redundant-experts -1"}) expect_refused(run_cadre(base + flags), "--help");
+  for (const char* flags : {"--nodes 0", "--nodes -1", "--gpus 0", "--batch 0", "--batch -4", "--max-batch 0", "--prefill-rows 0", "--redundant-experts -1"})
+    expect_refused(run_cadre(base + flags), "--help");
   expect_refused(run_cadre(base + "--nodes 3"), "--nodes");
   expect_refused(run_cadre(base + "--nodes 16"), "--nodes");
   for (const char* value : {"0", "-1", "8x", "", "k", "99999999999", "1e3"}) expect_refused(run_cadre(base + "--context '" + value + "'"), "--context");
