@@ -1,6 +1,4 @@
 // Says whether this machine is ready to serve, what is in the way and what to do about it.
-#include <CLI/App.hpp>
-#include <CLI/Validators.hpp>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -8,6 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <CLI/App.hpp>
+#include <CLI/Validators.hpp>
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -59,7 +59,12 @@ int run_ucx_rank(const DoctorFlags& flags) {
 
 // Runs this program as one of the two ranks; its answers come out of `out`, or nowhere with -1.
 pid_t start_rank(int rank, int store_port, int out) {
-  std::vector<std::string> words{std::filesystem::read_symlink("/proc/self/exe").string(), "doctor", "--ucx-rank", std::to_string(rank), "--ucx-store", std::to_string(store_port)};
+  std::vector<std::string> words{std::filesystem::read_symlink("/proc/self/exe").string(),
+                                 "doctor",
+                                 "--ucx-rank",
+                                 std::to_string(rank),
+                                 "--ucx-store",
+                                 std::to_string(store_port)};
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
@@ -77,7 +82,8 @@ std::string read_until(int fd, int timeout_ms) {
   std::string out;
   char buffer[4096];
   while (true) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
     pollfd p{fd, POLLIN, 0};
     if (left <= 0 || ::poll(&p, 1, static_cast<int>(left)) < 0) return out;
     if (p.revents == 0) continue;
@@ -91,7 +97,8 @@ std::string read_until(int fd, int timeout_ms) {
 UcxMeasured measure_ucx() {
   const StoreServer store({"127.0.0.1", 0});
   int pipe[2];
-  if (::pipe2(pipe, O_CLOEXEC) != 0) return {.error = fmt::format("no pipe: {}", std::strerror(errno)), .version = {}, .transports = {}};
+  if (::pipe2(pipe, O_CLOEXEC) != 0)
+    return {.error = fmt::format("no pipe: {}", std::strerror(errno)), .version = {}, .transports = {}};
   const pid_t ranks[] = {start_rank(0, store.port(), pipe[1]), start_rank(1, store.port(), -1)};
   ::close(pipe[1]);
   const std::string answer = read_until(pipe[0], kProbeTimeoutMs);
@@ -108,10 +115,12 @@ UcxMeasured measure_ucx() {
 
 MeasuredSpeed measure_speed(const HostFacts& facts, int threads) {
   constexpr int64_t kMostBytes = int64_t{1} << 30, kLeastBytes = int64_t{64} << 20;
-  MeasuredSpeed out{.threads = threads, .read_bytes = std::clamp(facts.memory.usable_bytes() / 4, kLeastBytes, kMostBytes)};
+  MeasuredSpeed out{.threads = threads,
+                    .read_bytes = std::clamp(facts.memory.usable_bytes() / 4, kLeastBytes, kMostBytes)};
   ThreadPool all(threads), one(1);
   out.read_bytes_per_s = read_bandwidth(all, static_cast<size_t>(out.read_bytes));
-  out.read_bytes_per_s_one_thread = threads > 1 ? read_bandwidth(one, static_cast<size_t>(out.read_bytes)) : out.read_bytes_per_s;
+  out.read_bytes_per_s_one_thread =
+      threads > 1 ? read_bandwidth(one, static_cast<size_t>(out.read_bytes)) : out.read_bytes_per_s;
   out.fma_flops_per_s = fma_peak(all);
   return out;
 }
@@ -121,26 +130,38 @@ int usable_threads(const CpuFacts& cpu) {
   return std::clamp(usable, 1, 1024);
 }
 
-// A folder that holds no servable model is a finding, not a wrong flag: the question was whether this machine can serve it.
-void add_model(const DoctorFlags& flags, const HostFacts& facts, const MeasuredSpeed& speed, std::vector<Finding>& out) {
+// A folder that holds no servable model is a finding, not a wrong flag: the question was whether this machine can serve
+// it.
+void add_model(const DoctorFlags& flags, const HostFacts& facts, const MeasuredSpeed& speed,
+               std::vector<Finding>& out) {
   try {
     const ModelConfig config = load_model_config(flags.model);
-    CapacityRequest request{.usable_bytes = facts.memory.usable_bytes(), .read_bytes_per_s = speed.read_bytes_per_s, .fma_flops_per_s = speed.fma_flops_per_s};
+    CapacityRequest request{.usable_bytes = facts.memory.usable_bytes(),
+                            .read_bytes_per_s = speed.read_bytes_per_s,
+                            .fma_flops_per_s = speed.fma_flops_per_s};
     request.cache_bytes = facts.cpu.last_level_cache_bytes;
     request.kv_dtype = flags.kv_cache_dtype == "bfloat16" ? DType::kBF16 : DType::kF32;
     request.max_num_seqs = flags.max_num_seqs;
     request.max_model_len = flags.max_model_len;
     if (flags.max_model_len > config.max_position)
-      throw invalid_input("--max-model-len: expected at most the model's context of {} tokens, found {}; lower it", config.max_position, flags.max_model_len);
+      throw invalid_input("--max-model-len: expected at most the model's context of {} tokens, found {}; lower it",
+                          config.max_position, flags.max_model_len);
     for (Finding& finding : check_capacity(config, request)) out.push_back(std::move(finding));
     if (std::filesystem::is_directory(flags.model)) {
       const auto source = open_checkpoint(flags.model);
       check_tensors(*source, config);
-      out.push_back({.section = "model", .name = "checkpoint", .text = fmt::format("{} of tensors, all that the configuration asks for", bytes_text(source->total_bytes())),
-                     .values = {{"bytes", source->total_bytes()}}});
+      out.push_back(
+          {.section = "model",
+           .name = "checkpoint",
+           .text = fmt::format("{} of tensors, all that the configuration asks for", bytes_text(source->total_bytes())),
+           .values = {{"bytes", source->total_bytes()}}});
     }
   } catch (const Error& error) {
-    out.push_back({.section = "model", .name = "model", .status = FindingStatus::kProblem, .text = error.what(), .advice = fmt::format("cadre inspect {} says more of it", flags.model)});
+    out.push_back({.section = "model",
+                   .name = "model",
+                   .status = FindingStatus::kProblem,
+                   .text = error.what(),
+                   .advice = fmt::format("cadre inspect {} says more of it", flags.model)});
   }
 }
 
@@ -171,26 +192,45 @@ std::vector<Finding> examine(const DoctorFlags& flags) {
 int doctor(const DoctorFlags& flags) {
   if (flags.ucx_rank >= 0) return run_ucx_rank(flags);
   if (!flags.model.empty() && !std::filesystem::exists(flags.model))
-    throw Error(ErrorKind::kNotFound, fmt::format("--model: expected a model folder or a config.json, found none at {}; check the path", flags.model));
+    throw Error(ErrorKind::kNotFound,
+                fmt::format("--model: expected a model folder or a config.json, found none at {}; check the path",
+                            flags.model));
   const std::vector<Finding> findings = examine(flags);
-  std::fputs((flags.as_json ? json::serialize(findings_json(findings)) + "\n" : findings_text(findings)).c_str(), stdout);
+  std::fputs((flags.as_json ? json::serialize(findings_json(findings)) + "\n" : findings_text(findings)).c_str(),
+             stdout);
   return worst(findings) == FindingStatus::kProblem ? kExitFailed : kExitOk;
 }
 
 }  // namespace
 
 void add_doctor(CLI::App& app, Run* run) {
-  CLI::App* command = app.add_subcommand("doctor", "Examine this machine: what serves, what is in the way, what to do; with --model, what it can serve");
+  CLI::App* command = app.add_subcommand(
+      "doctor", "Examine this machine: what serves, what is in the way, what to do; with --model, what it can serve");
   auto f = std::make_shared<DoctorFlags>();
-  command->add_option("--model", f->model, "Model folder or config.json: weights against memory, KV cache, decode limit");
-  command->add_option("--kv-cache-dtype", f->kv_cache_dtype, "As for serve: auto (float32 on CPUs), float32 or bfloat16")->check(CLI::IsMember({"auto", "float32", "bfloat16"}))->capture_default_str();
-  command->add_option("--max-model-len", f->max_model_len, "As for serve; the model's context unless told")->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
-  command->add_option("--max-num-seqs", f->max_num_seqs, "As for serve")->check(CLI::Range(int64_t{1}, int64_t{65536}))->capture_default_str();
-  command->add_option("--port", f->port, "Port that has to be free; without, 8000 is looked at and a taken one is only noted")->check(CLI::Range(1, 65535));
-  command->add_option("--threads", f->threads, "Threads to measure with; as many as this process may use unless told")->check(CLI::Range(1, 1024));
-  command->add_flag("--no-measure", f->no_measure, "Read only: no bandwidth, no multiply-adds, no processes that exchange");
+  command->add_option("--model", f->model,
+                      "Model folder or config.json: weights against memory, KV cache, decode limit");
+  command
+      ->add_option("--kv-cache-dtype", f->kv_cache_dtype, "As for serve: auto (float32 on CPUs), float32 or bfloat16")
+      ->check(CLI::IsMember({"auto", "float32", "bfloat16"}))
+      ->capture_default_str();
+  command->add_option("--max-model-len", f->max_model_len, "As for serve; the model's context unless told")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
+  command->add_option("--max-num-seqs", f->max_num_seqs, "As for serve")
+      ->check(CLI::Range(int64_t{1}, int64_t{65536}))
+      ->capture_default_str();
+  command
+      ->add_option("--port", f->port,
+                   "Port that has to be free; without, 8000 is looked at and a taken one is only noted")
+      ->check(CLI::Range(1, 65535));
+  command->add_option("--threads", f->threads, "Threads to measure with; as many as this process may use unless told")
+      ->check(CLI::Range(1, 1024));
+  command->add_flag("--no-measure", f->no_measure,
+                    "Read only: no bandwidth, no multiply-adds, no processes that exchange");
   command->add_flag("--json", f->as_json, "As JSON");
-  command->add_option("--root", f->root, "Read /proc and /sys below this folder, for example one copied from another machine")->check(CLI::ExistingDirectory);
+  command
+      ->add_option("--root", f->root,
+                   "Read /proc and /sys below this folder, for example one copied from another machine")
+      ->check(CLI::ExistingDirectory);
   command->add_option("--ucx-rank", f->ucx_rank)->group("");
   command->add_option("--ucx-store", f->ucx_store)->group("");
   command->footer("Exit codes: 0 no problems (notes may be there); 1 at least one problem; 2 a flag or file is wrong.");

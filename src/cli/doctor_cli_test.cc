@@ -89,11 +89,13 @@ TEST_F(DoctorCli, SaysWhatAModelNeeds) {
 
 TEST_F(DoctorCli, AModelThatIsNotServedIsAProblemAndAMissingOneAWrongFlag) {
   const testing::TempDir dir;
-  std::ofstream(dir.path() / "config.json") << R"({"architectures": ["StarfishForCausalLM"], "model_type": "starfish"})";
+  std::ofstream(dir.path() / "config.json")
+      << R"({"architectures": ["StarfishForCausalLM"], "model_type": "starfish"})";
   const Ran unknown = run(root() + "--model " + dir.path().string());
   EXPECT_EQ(unknown.code, 1) << unknown.out;
   EXPECT_NE(unknown.out.find("starfish"), std::string::npos);
-  for (const char* arguments : {"--model /nowhere", "--root /nowhere", "--port 0", "--port 70000", "--threads 0", "--kv-cache-dtype int3", "--frobnicate"}) {
+  for (const char* arguments : {"--model /nowhere", "--root /nowhere", "--port 0", "--port 70000", "--threads 0",
+                                "--kv-cache-dtype int3", "--frobnicate"}) {
     const Ran ran = run(arguments);
     EXPECT_EQ(ran.code, 2) << arguments << "\n" << ran.out;
     EXPECT_TRUE(ran.out.rfind("cadre", 0) == 0) << ran.out;

@@ -12,17 +12,17 @@
 namespace cadre {
 
 struct CapacityRequest {
-  int64_t usable_bytes = 0;           // memory
+  int64_t usable_bytes = 0;                          // memory
   double read_bytes_per_s = 0, fma_flops_per_s = 0;  // 0: not measured
-  int64_t cache_bytes = 0;            // of the processors' last level; 0: not known
+  int64_t cache_bytes = 0;                           // of the processors' last level; 0: not known
   DType kv_dtype = DType::kF32;
-  int64_t max_num_seqs = 64;          // as `cadre serve` is started
-  int64_t max_model_len = 0;          // 0: the model's context
+  int64_t max_num_seqs = 64;  // as `cadre serve` is started
+  int64_t max_model_len = 0;  // 0: the model's context
 };
 std::vector<Finding> check_capacity(const ModelConfig& config, const CapacityRequest& request);
 
-// Bytes that a decode step of so many sequences, each with so much in the cache, reads at least: all that every token needs,
-// the experts that independent uniform routing wants, the cache. And its multiply-adds, counted two each.
+// Bytes that a decode step of so many sequences, each with so much in the cache, reads at least: all that every token
+// needs, the experts that independent uniform routing wants, the cache. And its multiply-adds, counted two each.
 struct DecodeStep {
   double bytes = 0, flops = 0;
 };

@@ -28,7 +28,7 @@ std::vector<Finding> check_speed(const MeasuredSpeed& speed, const CpuFacts& cpu
 
 // Two ranks as processes of this machine, as they were measured (host/ucx_probe.h).
 struct UcxMeasured {
-  std::string error;                    // why there is nothing else
+  std::string error;  // why there is nothing else
   std::string version;
   std::vector<std::string> transports;  // "tcp/eth0"
   double exchange_us = 0;               // of 8 bytes each way, median

@@ -16,7 +16,17 @@ const Finding& find(const std::vector<Finding>& findings, std::string_view name)
   throw std::runtime_error("no finding " + std::string(name));
 }
 
-CpuFacts usual_cpu() { return {.model = "P", .features = {"avx2", "fma"}, .logical = 8, .cores = 8, .sockets = 1, .usable = 8, .quota = {}, .governor = {}, .clock_source = "tsc"}; }
+CpuFacts usual_cpu() {
+  return {.model = "P",
+          .features = {"avx2", "fma"},
+          .logical = 8,
+          .cores = 8,
+          .sockets = 1,
+          .usable = 8,
+          .quota = {},
+          .governor = {},
+          .clock_source = "tsc"};
+}
 
 MemoryFacts usual_memory() {
   MemoryFacts memory;
@@ -34,7 +44,8 @@ void expect_advice(const std::vector<Finding>& findings) {
 }
 
 TEST(Checks, AUsualMachineIsFine) {
-  for (const auto& findings : {check_processors(usual_cpu(), "AVX2"), check_memory(usual_memory()), check_numa({{.id = 0, .cpus = {0}, .total_bytes = 1}})}) {
+  for (const auto& findings : {check_processors(usual_cpu(), "AVX2"), check_memory(usual_memory()),
+                               check_numa({{.id = 0, .cpus = {0}, .total_bytes = 1}})}) {
     EXPECT_EQ(worst(findings), FindingStatus::kOk) << findings_text(findings);
     expect_advice(findings);
   }
@@ -89,13 +100,24 @@ TEST(Checks, LimitsMatterByWhatTheMachineHas) {
 TEST(Checks, GpusOnlyWhereADriverIs) {
   HostFacts facts;
   GpuMeasured measured{.cuda_error = "no libcuda.so.1",
-                       .nvml_error = "no libnvidia-ml.so.1", .nccl_error = "no libnccl.so.2", .cuda_version = {}, .driver_version = {}, .nccl_version = {}, .gpus = {}};
+                       .nvml_error = "no libnvidia-ml.so.1",
+                       .nccl_error = "no libnccl.so.2",
+                       .cuda_version = {},
+                       .driver_version = {},
+                       .nccl_version = {},
+                       .gpus = {}};
   EXPECT_EQ(worst(check_gpus(facts, measured, false)), FindingStatus::kNote);
   facts.nvidia_driver = "535.1";
   const auto broken = check_gpus(facts, measured, false);
   EXPECT_EQ(find(broken, "driver").status, FindingStatus::kProblem);
   expect_advice(broken);
-  measured = {.cuda_error = {}, .nvml_error = {}, .nccl_error = {}, .cuda_version = "12.4", .driver_version = "550.1", .nccl_version = "2.20.5", .gpus = {{"H100", int64_t{80} << 30, 18}}};
+  measured = {.cuda_error = {},
+              .nvml_error = {},
+              .nccl_error = {},
+              .cuda_version = "12.4",
+              .driver_version = "550.1",
+              .nccl_version = "2.20.5",
+              .gpus = {{"H100", int64_t{80} << 30, 18}}};
   const auto fine = check_gpus(facts, measured, true);
   EXPECT_EQ(worst(fine), FindingStatus::kOk) << findings_text(fine);
   EXPECT_NE(find(fine, "GPU 0").text.find("18 NVLinks"), std::string::npos);
@@ -103,7 +125,8 @@ TEST(Checks, GpusOnlyWhereADriverIs) {
 }
 
 TEST(Checks, ATakenPortIsAProblemWhereItWasAskedFor) {
-  PortMeasured port{.port = 8000, .is_free = false, .is_asked_for = false, .why_not = "Address already in use", .next_free = 8002};
+  PortMeasured port{
+      .port = 8000, .is_free = false, .is_asked_for = false, .why_not = "Address already in use", .next_free = 8002};
   EXPECT_EQ(check_ports({}, port)[0].status, FindingStatus::kNote);
   EXPECT_NE(check_ports({}, port)[0].advice.find("--port 8002"), std::string::npos);
   port.is_asked_for = true;
@@ -113,7 +136,11 @@ TEST(Checks, ATakenPortIsAProblemWhereItWasAskedFor) {
 }
 
 TEST(Checks, UcxAnswersTravelAsALine) {
-  const UcxMeasured measured{.error = {}, .version = "1.13.1", .transports = {"tcp/lo", "tcp/eth0"}, .exchange_us = 21.5, .bytes_per_s = 1.5e9};
+  const UcxMeasured measured{.error = {},
+                             .version = "1.13.1",
+                             .transports = {"tcp/lo", "tcp/eth0"},
+                             .exchange_us = 21.5,
+                             .bytes_per_s = 1.5e9};
   const UcxMeasured back = ucx_measured_of(to_line(measured));
   EXPECT_EQ(back.version, measured.version);
   EXPECT_EQ(back.transports, measured.transports);
@@ -124,16 +151,29 @@ TEST(Checks, UcxAnswersTravelAsALine) {
     EXPECT_FALSE(ucx_measured_of(line).error.empty()) << line;
     EXPECT_EQ(worst(check_ucx(ucx_measured_of(line))), FindingStatus::kNote);
   }
-  EXPECT_EQ(parse_ucx_resources("#   resource 0  :  md 0  dev 0  flags -- self/memory\n# resource 1 : md 1 dev 1 flags -- tcp/lo\n#  memory domains\n# resource 2 : md 1 dev 2 flags -- tcp/eth0\n"),
+  EXPECT_EQ(parse_ucx_resources("#   resource 0  :  md 0  dev 0  flags -- self/memory\n# resource 1 : md 1 dev 1 flags "
+                                "-- tcp/lo\n#  memory domains\n# resource 2 : md 1 dev 2 flags -- tcp/eth0\n"),
             (std::vector<std::string>{"tcp/lo", "tcp/eth0"}));
 }
 
 TEST(Findings, TextAndJsonSayTheSame) {
-  const std::vector<Finding> findings{{.section = "a", .name = "x", .text = "fine", .advice = {}, .values = {{"bytes", 3}}},
-                                      {.section = "a", .name = "yy", .status = FindingStatus::kNote, .text = "so so", .advice = "do this", .values = {}},
-                                      {.section = "b", .name = "z", .status = FindingStatus::kProblem, .text = "bad", .advice = "do that", .values = {}}};
+  const std::vector<Finding> findings{
+      {.section = "a", .name = "x", .text = "fine", .advice = {}, .values = {{"bytes", 3}}},
+      {.section = "a",
+       .name = "yy",
+       .status = FindingStatus::kNote,
+       .text = "so so",
+       .advice = "do this",
+       .values = {}},
+      {.section = "b",
+       .name = "z",
+       .status = FindingStatus::kProblem,
+       .text = "bad",
+       .advice = "do that",
+       .values = {}}};
   EXPECT_EQ(findings_text(findings),
-            "a\n  ok       x   fine\n  note     yy  so so\n               -> do this\n\nb\n  problem  z   bad\n               -> do that\n\n1 problem, 1 note\n");
+            "a\n  ok       x   fine\n  note     yy  so so\n               -> do this\n\nb\n  problem  z   bad\n        "
+            "       -> do that\n\n1 problem, 1 note\n");
   const json::object report = findings_json(findings);
   EXPECT_EQ(report.at("status").as_string(), "problem");
   EXPECT_EQ(report.at("problems").as_int64(), 1);
@@ -154,11 +194,14 @@ ModelConfig demo() { return load_model_config(testing::source_dir() / "models" /
 
 TEST(Capacity, ByTheEnginesOwnBytes) {
   const ModelConfig config = demo();
-  const auto findings = check_capacity(config, {.usable_bytes = int64_t{8} << 30, .read_bytes_per_s = 10e9, .fma_flops_per_s = 100e9});
+  const auto findings =
+      check_capacity(config, {.usable_bytes = int64_t{8} << 30, .read_bytes_per_s = 10e9, .fma_flops_per_s = 100e9});
   EXPECT_EQ(worst(findings), FindingStatus::kOk) << findings_text(findings);
   EXPECT_EQ(find(findings, "KV cache").values.at("bytes_per_token").as_int64(), 1920);  // docs/measuring.md
-  const DecodeStep one = decode_step(config, 1920, 1, 0), many = decode_step(config, 1920, 32, 0), deep = decode_step(config, 1920, 1, 1000);
-  EXPECT_NEAR(find(findings, "decode limit").values.at("tokens_per_s_one").as_double(), 10e9 / one.bytes, 1e-6 * 10e9 / one.bytes);
+  const DecodeStep one = decode_step(config, 1920, 1, 0), many = decode_step(config, 1920, 32, 0),
+                   deep = decode_step(config, 1920, 1, 1000);
+  EXPECT_NEAR(find(findings, "decode limit").values.at("tokens_per_s_one").as_double(), 10e9 / one.bytes,
+              1e-6 * 10e9 / one.bytes);
   EXPECT_GT(many.bytes, one.bytes);
   EXPECT_LT(many.bytes, 32 * one.bytes);
   EXPECT_DOUBLE_EQ(many.flops, 32 * one.flops);

@@ -9,7 +9,8 @@ namespace {
 
 constexpr int64_t kMaxKib = INT64_MAX / 1024;
 
-// Absolute folders of this process's control groups for a controller, innermost first. Limits of every one of them hold.
+// Absolute folders of this process's control groups for a controller, innermost first. Limits of every one of them
+// hold.
 std::vector<std::string> group_folders(const SystemFiles& files, std::string_view controller) {
   std::vector<std::string> out;
   const auto add_with_parents = [&](const std::string& base, std::string path) {
@@ -23,7 +24,8 @@ std::vector<std::string> group_folders(const SystemFiles& files, std::string_vie
     const std::string_view controllers = line.substr(first + 1, second - first - 1);
     const std::string path(trimmed(line.substr(second + 1)));
     if (path.empty() || path.front() != '/') continue;
-    if (controllers.empty()) add_with_parents("/sys/fs/cgroup", path);  // version 2
+    if (controllers.empty())
+      add_with_parents("/sys/fs/cgroup", path);  // version 2
     else if (("," + std::string(controllers) + ",").find("," + std::string(controller) + ",") != std::string::npos)
       add_with_parents("/sys/fs/cgroup/" + std::string(controller), path);
   }
@@ -39,17 +41,20 @@ std::optional<double> cpu_quota(const SystemFiles& files) {
     const auto words = words_of(line);
     if (words.size() == 2) {
       const auto quota = leading_integer(words[0]), period = leading_integer(words[1]);
-      if (quota && period && *quota > 0 && *period > 0) keep_least(least, static_cast<double>(*quota) / static_cast<double>(*period));
+      if (quota && period && *quota > 0 && *period > 0)
+        keep_least(least, static_cast<double>(*quota) / static_cast<double>(*period));
     }
     const auto quota = files.number(folder + "/cpu.cfs_quota_us"), period = files.number(folder + "/cpu.cfs_period_us");
-    if (quota && period && *quota > 0 && *period > 0) keep_least(least, static_cast<double>(*quota) / static_cast<double>(*period));
+    if (quota && period && *quota > 0 && *period > 0)
+      keep_least(least, static_cast<double>(*quota) / static_cast<double>(*period));
   }
   return least;
 }
 
 void read_memory_group(const SystemFiles& files, MemoryFacts& memory) {
   for (const std::string& folder : group_folders(files, "memory")) {
-    for (const auto& [limit_name, used_name] : {std::pair("/memory.max", "/memory.current"), std::pair("/memory.limit_in_bytes", "/memory.usage_in_bytes")}) {
+    for (const auto& [limit_name, used_name] :
+         {std::pair("/memory.max", "/memory.current"), std::pair("/memory.limit_in_bytes", "/memory.usage_in_bytes")}) {
       const auto limit = files.number(folder + limit_name);  // "max" is no number
       if (!limit || *limit <= 0 || (memory.total_bytes > 0 && *limit >= memory.total_bytes)) continue;
       if (memory.container_limit_bytes && *memory.container_limit_bytes <= *limit) continue;
@@ -68,7 +73,8 @@ int64_t kib_of(const std::string& text, std::string_view key) {
 // "always [madvise] never" -> "madvise"
 std::string chosen_word(const std::string& line) {
   const size_t first = line.find('['), end = line.find(']', first);
-  return first == std::string::npos || end == std::string::npos ? std::string() : line.substr(first + 1, end - first - 1);
+  return first == std::string::npos || end == std::string::npos ? std::string()
+                                                                : line.substr(first + 1, end - first - 1);
 }
 
 // "307200K" and the like.
@@ -102,7 +108,8 @@ std::vector<NetworkDevice> read_networks(const SystemFiles& files) {
   for (const std::string& name : files.list("/sys/class/net")) {
     if (name == "lo" || !files.exists("/sys/class/net/" + name + "/operstate")) continue;
     const std::string state = files.line("/sys/class/net/" + name + "/operstate");
-    out.push_back({name, state == "up", std::max<int64_t>(files.number("/sys/class/net/" + name + "/speed").value_or(0), 0)});
+    out.push_back(
+        {name, state == "up", std::max<int64_t>(files.number("/sys/class/net/" + name + "/speed").value_or(0), 0)});
   }
   return out;
 }
@@ -124,11 +131,14 @@ std::vector<RdmaDevice> read_rdma(const SystemFiles& files) {
 std::string driver_version(const SystemFiles& files) {
   const std::string line = files.line("/proc/driver/nvidia/version");
   for (const std::string_view word : words_of(line))
-    if (word.find('.') != std::string_view::npos && word.find_first_not_of("0123456789.") == std::string_view::npos) return std::string(word);
+    if (word.find('.') != std::string_view::npos && word.find_first_not_of("0123456789.") == std::string_view::npos)
+      return std::string(word);
   return line.empty() ? "" : "unknown version";
 }
 
-std::optional<int64_t> limit_of(std::string_view word) { return word == "unlimited" ? std::nullopt : leading_integer(word); }
+std::optional<int64_t> limit_of(std::string_view word) {
+  return word == "unlimited" ? std::nullopt : leading_integer(word);
+}
 
 }  // namespace
 
@@ -147,10 +157,14 @@ CpuFacts read_cpu(const SystemFiles& files) {
     const size_t colon = line.find(':');
     if (colon == std::string_view::npos) continue;
     const std::string_view key = trimmed(line.substr(0, colon)), value = trimmed(line.substr(colon + 1));
-    if (key == "processor") ++cpu.logical;
-    else if (key == "model name" && cpu.model.empty()) cpu.model = value;
-    else if (key == "physical id") sockets.insert(socket = std::string(value));
-    else if (key == "core id") cores.emplace(socket, value);
+    if (key == "processor")
+      ++cpu.logical;
+    else if (key == "model name" && cpu.model.empty())
+      cpu.model = value;
+    else if (key == "physical id")
+      sockets.insert(socket = std::string(value));
+    else if (key == "core id")
+      cores.emplace(socket, value);
     else if ((key == "flags" || key == "Features") && cpu.features.empty())
       for (const std::string_view word : words_of(value)) cpu.features.emplace(word);
   }
@@ -199,7 +213,8 @@ MemoryFacts read_memory(const SystemFiles& files) {
   memory.swap_total_bytes = kib_of(info, "SwapTotal");
   memory.swap_free_bytes = kib_of(info, "SwapFree");
   memory.huge_page_bytes = kib_of(info, "Hugepagesize");
-  if (const auto pages = value_of(info, "HugePages_Total")) memory.reserved_huge_pages = std::max<int64_t>(leading_integer(*pages).value_or(0), 0);
+  if (const auto pages = value_of(info, "HugePages_Total"))
+    memory.reserved_huge_pages = std::max<int64_t>(leading_integer(*pages).value_or(0), 0);
   memory.transparent_huge_pages = chosen_word(files.line("/sys/kernel/mm/transparent_hugepage/enabled"));
   memory.overcommit = files.number("/proc/sys/vm/overcommit_memory").value_or(0);
   read_memory_group(files, memory);
@@ -208,8 +223,10 @@ MemoryFacts read_memory(const SystemFiles& files) {
 
 LimitFacts parse_limits(std::string_view text) {
   LimitFacts out;
-  const std::pair<std::string_view, std::optional<Limit>*> names[] = {
-      {"Max open files", &out.open_files}, {"Max locked memory", &out.locked_bytes}, {"Max processes", &out.processes}, {"Max address space", &out.address_bytes}};
+  const std::pair<std::string_view, std::optional<Limit>*> names[] = {{"Max open files", &out.open_files},
+                                                                      {"Max locked memory", &out.locked_bytes},
+                                                                      {"Max processes", &out.processes},
+                                                                      {"Max address space", &out.address_bytes}};
   for (const std::string_view line : lines_of(text)) {
     for (const auto& [name, limit] : names) {
       if (!line.starts_with(name)) continue;

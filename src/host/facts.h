@@ -1,5 +1,5 @@
-// What the kernel says of this machine: processors, memory, limits, networks, GPUs. Read from text only, so that a tree of
-// files stands for a machine in tests; what a file does not say stays unknown and is never guessed.
+// What the kernel says of this machine: processors, memory, limits, networks, GPUs. Read from text only, so that a tree
+// of files stands for a machine in tests; what a file does not say stays unknown and is never guessed.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@ namespace cadre {
 
 struct CpuFacts {
   std::string model;
-  std::set<std::string> features;  // as /proc/cpuinfo names them
-  int logical = 0;                 // online
-  int cores = 0, sockets = 0;      // physical; 0: not known
-  int usable = 0;                  // logical ones that this process may run on
-  std::optional<double> quota;     // processors' worth of time that the container gets
+  std::set<std::string> features;      // as /proc/cpuinfo names them
+  int logical = 0;                     // online
+  int cores = 0, sockets = 0;          // physical; 0: not known
+  int usable = 0;                      // logical ones that this process may run on
+  std::optional<double> quota;         // processors' worth of time that the container gets
   int64_t last_level_cache_bytes = 0;  // of all sockets together; 0: not known
   std::string governor;                // empty: not known
   std::string clock_source;
@@ -64,8 +64,8 @@ struct HostFacts {
   LimitFacts limits;
   std::vector<NetworkDevice> networks;  // without the loopback
   std::vector<RdmaDevice> rdma;
-  std::string nvidia_driver;                // empty: none loaded
-  std::vector<std::string> nvidia_devices;  // names, by /proc
+  std::string nvidia_driver;                        // empty: none loaded
+  std::vector<std::string> nvidia_devices;          // names, by /proc
   int first_client_port = 0, last_client_port = 0;  // ip_local_port_range; 0: not known
 };
 

@@ -9,8 +9,9 @@ namespace cadre {
 namespace {
 
 std::string processor(int id, int socket, int core) {
-  return "processor\t: " + std::to_string(id) + "\nmodel name\t: Some Processor 9000 @ 2.0GHz\nphysical id\t: " + std::to_string(socket) + "\ncore id\t\t: " + std::to_string(core) +
-         "\nflags\t\t: fpu ssse3 fma avx2 avx512f\n\n";
+  return "processor\t: " + std::to_string(id) +
+         "\nmodel name\t: Some Processor 9000 @ 2.0GHz\nphysical id\t: " + std::to_string(socket) +
+         "\ncore id\t\t: " + std::to_string(core) + "\nflags\t\t: fpu ssse3 fma avx2 avx512f\n\n";
 }
 
 TEST(SystemFiles, ListsOfProcessors) {
@@ -49,11 +50,19 @@ TEST(Facts, CountsCoresAndSockets) {
   FixtureTree tree;
   std::string info;
   for (int id = 0; id < 8; ++id) info += processor(id, id % 4 / 2, id % 2);  // two sockets of two cores of two threads
-  tree.write("/proc/cpuinfo", info).write("/sys/devices/system/cpu/online", "0-7\n").write("/proc/self/status", "Name:\tx\nCpus_allowed_list:\t0-3\n");
+  tree.write("/proc/cpuinfo", info)
+      .write("/sys/devices/system/cpu/online", "0-7\n")
+      .write("/proc/self/status", "Name:\tx\nCpus_allowed_list:\t0-3\n");
   for (int id = 0; id < 8; ++id) {
     const std::string at = "/sys/devices/system/cpu/cpu" + std::to_string(id) + "/cache/index";
-    tree.write(at + "0/level", "1").write(at + "0/type", "Data").write(at + "0/size", "48K").write(at + "0/shared_cpu_list", std::to_string(id));
-    tree.write(at + "3/level", "3").write(at + "3/type", "Unified").write(at + "3/size", "32768K").write(at + "3/shared_cpu_list", id % 4 < 2 ? "0-1,4-5" : "2-3,6-7");
+    tree.write(at + "0/level", "1")
+        .write(at + "0/type", "Data")
+        .write(at + "0/size", "48K")
+        .write(at + "0/shared_cpu_list", std::to_string(id));
+    tree.write(at + "3/level", "3")
+        .write(at + "3/type", "Unified")
+        .write(at + "3/size", "32768K")
+        .write(at + "3/shared_cpu_list", id % 4 < 2 ? "0-1,4-5" : "2-3,6-7");
   }
   const CpuFacts cpu = read_cpu(tree.files());
   EXPECT_EQ(cpu.logical, 8);
@@ -68,9 +77,14 @@ TEST(Facts, CountsCoresAndSockets) {
 
 TEST(Facts, AContainersLimitsAreTheTightestOfItsGroups) {
   FixtureTree tree;
-  tree.write("/proc/self/cgroup", "0::/kube/pod\n").write("/proc/meminfo", "MemTotal: 67108864 kB\nMemAvailable: 50331648 kB\n");
-  tree.write("/sys/fs/cgroup/kube/pod/cpu.max", "max 100000\n").write("/sys/fs/cgroup/kube/cpu.max", "250000 100000\n").write("/sys/fs/cgroup/cpu.max", "800000 100000\n");
-  tree.write("/sys/fs/cgroup/kube/pod/memory.max", "max\n").write("/sys/fs/cgroup/kube/memory.max", "8589934592\n").write("/sys/fs/cgroup/kube/memory.current", "1073741824\n");
+  tree.write("/proc/self/cgroup", "0::/kube/pod\n")
+      .write("/proc/meminfo", "MemTotal: 67108864 kB\nMemAvailable: 50331648 kB\n");
+  tree.write("/sys/fs/cgroup/kube/pod/cpu.max", "max 100000\n")
+      .write("/sys/fs/cgroup/kube/cpu.max", "250000 100000\n")
+      .write("/sys/fs/cgroup/cpu.max", "800000 100000\n");
+  tree.write("/sys/fs/cgroup/kube/pod/memory.max", "max\n")
+      .write("/sys/fs/cgroup/kube/memory.max", "8589934592\n")
+      .write("/sys/fs/cgroup/kube/memory.current", "1073741824\n");
   EXPECT_EQ(read_cpu(tree.files()).quota, 2.5);
   const MemoryFacts memory = read_memory(tree.files());
   EXPECT_EQ(memory.container_limit_bytes, int64_t{8} << 30);
@@ -79,8 +93,10 @@ TEST(Facts, AContainersLimitsAreTheTightestOfItsGroups) {
 
 TEST(Facts, VersionOneGroupsCountToo) {
   FixtureTree tree;
-  tree.write("/proc/self/cgroup", "9:name=systemd:/\n4:memory:/job\n1:cpu,cpuacct:/job\nbroken\n").write("/proc/meminfo", "MemTotal: 67108864 kB\nMemAvailable: 50331648 kB\n");
-  tree.write("/sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "150000").write("/sys/fs/cgroup/cpu/job/cpu.cfs_period_us", "100000");
+  tree.write("/proc/self/cgroup", "9:name=systemd:/\n4:memory:/job\n1:cpu,cpuacct:/job\nbroken\n")
+      .write("/proc/meminfo", "MemTotal: 67108864 kB\nMemAvailable: 50331648 kB\n");
+  tree.write("/sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "150000")
+      .write("/sys/fs/cgroup/cpu/job/cpu.cfs_period_us", "100000");
   tree.write("/sys/fs/cgroup/memory/job/memory.limit_in_bytes", "9223372036854771712");  // as much as to say: none
   EXPECT_EQ(read_cpu(tree.files()).quota, 1.5);
   EXPECT_FALSE(read_memory(tree.files()).container_limit_bytes);
@@ -89,9 +105,13 @@ TEST(Facts, VersionOneGroupsCountToo) {
 
 TEST(Facts, MemoryPagesAndNodes) {
   FixtureTree tree;
-  tree.write("/proc/meminfo", "MemTotal:  2048 kB\nMemAvailable:  1024 kB\nSwapTotal: 100 kB\nSwapFree: 40 kB\nHugePages_Total:  3\nHugepagesize:  2048 kB\n");
-  tree.write("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n").write("/proc/sys/vm/overcommit_memory", "2\n");
-  tree.write("/sys/devices/system/node/node1/cpulist", "4-7\n").write("/sys/devices/system/node/node1/meminfo", "Node 1 MemTotal:  2048 kB\nNode 1 MemFree:  1024 kB\n");
+  tree.write("/proc/meminfo",
+             "MemTotal:  2048 kB\nMemAvailable:  1024 kB\nSwapTotal: 100 kB\nSwapFree: 40 kB\nHugePages_Total:  "
+             "3\nHugepagesize:  2048 kB\n");
+  tree.write("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
+      .write("/proc/sys/vm/overcommit_memory", "2\n");
+  tree.write("/sys/devices/system/node/node1/cpulist", "4-7\n")
+      .write("/sys/devices/system/node/node1/meminfo", "Node 1 MemTotal:  2048 kB\nNode 1 MemFree:  1024 kB\n");
   tree.write("/sys/devices/system/node/node0/cpulist", "0-3\n").write("/sys/devices/system/node/online", "0-1\n");
   const MemoryFacts memory = read_memory(tree.files());
   EXPECT_EQ(memory.total_bytes, 2 << 20);
@@ -123,11 +143,18 @@ TEST(Facts, Limits) {
 
 TEST(Facts, DriverDevicesNetworksAndPorts) {
   FixtureTree tree;
-  tree.write("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.161.08  Mon Feb  5 12:00:00 UTC 2024\nGCC version: 12\n");
+  tree.write(
+      "/proc/driver/nvidia/version",
+      "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.161.08  Mon Feb  5 12:00:00 UTC 2024\nGCC version: 12\n");
   tree.write("/proc/driver/nvidia/gpus/0000:18:00.0/information", "Model: \t\t Some GPU 80GB\nIRQ: 1\n");
-  tree.write("/sys/class/net/lo/operstate", "unknown").write("/sys/class/net/eth0/operstate", "up\n").write("/sys/class/net/eth0/speed", "100000\n");
-  tree.write("/sys/class/net/eth1/operstate", "down\n").write("/sys/class/net/eth1/speed", "-1\n").write("/sys/class/net/bonding_masters", "");
-  tree.write("/sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE\n").write("/sys/class/infiniband/mlx5_0/ports/1/rate", "400 Gb/sec (4X NDR)\n");
+  tree.write("/sys/class/net/lo/operstate", "unknown")
+      .write("/sys/class/net/eth0/operstate", "up\n")
+      .write("/sys/class/net/eth0/speed", "100000\n");
+  tree.write("/sys/class/net/eth1/operstate", "down\n")
+      .write("/sys/class/net/eth1/speed", "-1\n")
+      .write("/sys/class/net/bonding_masters", "");
+  tree.write("/sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE\n")
+      .write("/sys/class/infiniband/mlx5_0/ports/1/rate", "400 Gb/sec (4X NDR)\n");
   tree.write("/proc/sys/net/ipv4/ip_local_port_range", "32768\t60999\n");
   const HostFacts facts = read_host_facts(tree.files());
   EXPECT_EQ(facts.nvidia_driver, "535.161.08");
@@ -154,14 +181,19 @@ TEST(Facts, AnEmptyTreeIsAMachineOfWhichNothingIsKnown) {
 TEST(Facts, RandomTextHarmsNothing) {
   const uint64_t seed = testing::seed();
   SCOPED_TRACE("CADRE_SEED=" + std::to_string(seed));
-  const std::string words[] = {"MemTotal:", "processor", ":", "\n", " ", "-", "99999999999999999999", "0-7", "kB", "Max open files", "unlimited", "node", "\t", "[", "]", "max", std::string(1, '\0')};
+  const std::string words[] = {
+      "MemTotal:", "processor", ":",  "\n", " ", "-",   "99999999999999999999", "0-7", "kB", "Max open files",
+      "unlimited", "node",      "\t", "[",  "]", "max", std::string(1, '\0')};
   for (uint64_t round = 0; round < 200; ++round) {
     FixtureTree tree;
     uint64_t draw = 0;
-    for (const char* path : {"/proc/cpuinfo", "/proc/meminfo", "/proc/self/limits", "/proc/self/cgroup", "/proc/self/status", "/sys/devices/system/cpu/online",
-                             "/sys/devices/system/node/node0/meminfo", "/sys/devices/system/node/node0/cpulist", "/sys/kernel/mm/transparent_hugepage/enabled"}) {
+    for (const char* path :
+         {"/proc/cpuinfo", "/proc/meminfo", "/proc/self/limits", "/proc/self/cgroup", "/proc/self/status",
+          "/sys/devices/system/cpu/online", "/sys/devices/system/node/node0/meminfo",
+          "/sys/devices/system/node/node0/cpulist", "/sys/kernel/mm/transparent_hugepage/enabled"}) {
       std::string text;
-      for (uint32_t i = random_u32(seed, round, draw++) % 40; i > 0; --i) text += words[random_u32(seed, round, draw++) % std::size(words)];
+      for (uint32_t i = random_u32(seed, round, draw++) % 40; i > 0; --i)
+        text += words[random_u32(seed, round, draw++) % std::size(words)];
       tree.write(path, text);
     }
     const HostFacts facts = read_host_facts(tree.files());

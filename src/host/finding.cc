@@ -15,9 +15,12 @@ int64_t count(std::span<const Finding> findings, FindingStatus status) {
 
 std::string_view finding_status_name(FindingStatus status) {
   switch (status) {
-    case FindingStatus::kOk: return "ok";
-    case FindingStatus::kNote: return "note";
-    case FindingStatus::kProblem: return "problem";
+    case FindingStatus::kOk:
+      return "ok";
+    case FindingStatus::kNote:
+      return "note";
+    case FindingStatus::kProblem:
+      return "problem";
   }
   return "?";
 }
@@ -39,14 +42,22 @@ std::string findings_text(std::span<const Finding> findings) {
     if (!finding.advice.empty()) out += fmt::format("  {:<8} {:<{}}  -> {}\n", "", "", width, finding.advice);
   }
   const int64_t problems = count(findings, FindingStatus::kProblem), notes = count(findings, FindingStatus::kNote);
-  return out + fmt::format("\n{} {}, {} {}\n", problems, problems == 1 ? "problem" : "problems", notes, notes == 1 ? "note" : "notes");
+  return out + fmt::format("\n{} {}, {} {}\n", problems, problems == 1 ? "problem" : "problems", notes,
+                           notes == 1 ? "note" : "notes");
 }
 
 json::object findings_json(std::span<const Finding> findings) {
   json::array list;
   for (const Finding& f : findings)
-    list.push_back(json::object{{"section", f.section}, {"name", f.name}, {"status", finding_status_name(f.status)}, {"text", f.text}, {"advice", f.advice}, {"values", f.values}});
-  return {{"status", finding_status_name(worst(findings))}, {"problems", count(findings, FindingStatus::kProblem)}, {"notes", count(findings, FindingStatus::kNote)},
+    list.push_back(json::object{{"section", f.section},
+                                {"name", f.name},
+                                {"status", finding_status_name(f.status)},
+                                {"text", f.text},
+                                {"advice", f.advice},
+                                {"values", f.values}});
+  return {{"status", finding_status_name(worst(findings))},
+          {"problems", count(findings, FindingStatus::kProblem)},
+          {"notes", count(findings, FindingStatus::kNote)},
           {"findings", std::move(list)}};
 }
 
@@ -59,7 +70,8 @@ std::string gib_text(int64_t bytes) {
 
 std::string grouped_text(int64_t number) {
   std::string digits = fmt::format("{}", number);
-  for (auto at = static_cast<int64_t>(digits.size()) - 3; at > (number < 0 ? 1 : 0); at -= 3) digits.insert(static_cast<size_t>(at), ",");
+  for (auto at = static_cast<int64_t>(digits.size()) - 3; at > (number < 0 ? 1 : 0); at -= 3)
+    digits.insert(static_cast<size_t>(at), ",");
   return digits;
 }
 

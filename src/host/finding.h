@@ -28,7 +28,7 @@ std::string findings_text(std::span<const Finding> findings);
 // {"status", "problems", "notes", "findings": [{"section", "name", "status", "text", "advice", "values"}]}
 json::object findings_json(std::span<const Finding> findings);
 
-std::string gib_text(int64_t bytes);        // "23.5 GiB"
-std::string grouped_text(int64_t number);   // "1,234,567"
+std::string gib_text(int64_t bytes);       // "23.5 GiB"
+std::string grouped_text(int64_t number);  // "1,234,567"
 
 }  // namespace cadre

@@ -72,7 +72,9 @@ void probe_cuda(GpuMeasured& out, std::vector<std::string>& bus_ids) {
     int device = 0;
     std::array<char, 256> text{}, id{};
     size_t bytes = 0;
-    if (get(&device, i) != 0 || name(text.data(), static_cast<int>(text.size()) - 1, device) != 0 || total(&bytes, device) != 0) continue;
+    if (get(&device, i) != 0 || name(text.data(), static_cast<int>(text.size()) - 1, device) != 0 ||
+        total(&bytes, device) != 0)
+      continue;
     out.gpus.push_back({.name = text.data(), .total_bytes = static_cast<int64_t>(bytes)});
     bus_ids.emplace_back(bus(id.data(), static_cast<int>(id.size()) - 1, device) == 0 ? id.data() : "");
   }
@@ -110,7 +112,8 @@ void probe_nccl(GpuMeasured& out) {
   int number = 0;
   if (!version || version(&number) != 0) return;
   // 2.9 and later: major * 10000 + minor * 100 + patch; before, thousands.
-  out.nccl_version = number >= 10000 ? fmt::format("{}.{}.{}", number / 10000, number / 100 % 100, number % 100) : fmt::format("{}.{}.{}", number / 1000, number / 100 % 10, number % 100);
+  out.nccl_version = number >= 10000 ? fmt::format("{}.{}.{}", number / 10000, number / 100 % 100, number % 100)
+                                     : fmt::format("{}.{}.{}", number / 1000, number / 100 % 10, number % 100);
 }
 
 }  // namespace

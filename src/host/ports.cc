@@ -20,7 +20,8 @@ std::optional<std::string> why_not_free(const std::string& host, int port) {
   if (fd < 0) return std::string(std::strerror(errno));
   const int yes = 1;
   ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);  // as servers do: closed connections do not count
-  const bool is_free = ::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 && ::listen(fd, 1) == 0;
+  const bool is_free =
+      ::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 && ::listen(fd, 1) == 0;
   const int error = errno;
   ::close(fd);
   if (is_free) return std::nullopt;

@@ -44,7 +44,8 @@ std::optional<int64_t> SystemFiles::number(std::string_view path) const { return
 std::vector<std::string> SystemFiles::list(std::string_view path) const {
   std::vector<std::string> names;
   std::error_code error;
-  for (std::filesystem::directory_iterator it(at(path), error), end; !error && it != end; it.increment(error)) names.push_back(it->path().filename().string());
+  for (std::filesystem::directory_iterator it(at(path), error), end; !error && it != end; it.increment(error))
+    names.push_back(it->path().filename().string());
   std::sort(names.begin(), names.end());
   return names;
 }

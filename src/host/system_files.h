@@ -32,7 +32,8 @@ class SystemFiles {
 // "0-3,8" -> 0 1 2 3 8. What is no such list, or lists more than 65,536, ends it where it goes wrong.
 std::vector<int> parse_cpu_list(std::string_view text);
 
-// The value behind "key" and a colon or blanks in lines of "Key: value" (/proc/meminfo, /proc/self/status); nullopt: none.
+// The value behind "key" and a colon or blanks in lines of "Key: value" (/proc/meminfo, /proc/self/status); nullopt:
+// none.
 std::optional<std::string> value_of(std::string_view text, std::string_view key);
 
 // Leading integer of a text; nullopt when it has none or it does not fit.

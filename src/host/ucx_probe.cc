@@ -26,7 +26,8 @@ double median_us(int num_runs, const std::function<void()>& once) {
   for (int i = 0; i < num_runs + num_runs / 4; ++i) {
     const auto start = std::chrono::steady_clock::now();
     once();
-    if (i >= num_runs / 4) times.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
+    if (i >= num_runs / 4)
+      times.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
   }
   std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
   return times[times.size() / 2];
@@ -75,12 +76,17 @@ UcxMeasured measure_ucx_pair(int rank, const StoreAddress& store) {
   std::vector<std::byte> from(2 * kLargePartBytes), into(2 * kLargePartBytes);
   const std::vector<SendPart> send{{from.data(), kLargePartBytes}, {from.data() + kLargePartBytes, kLargePartBytes}};
   const std::vector<RecvPart> recv{{into.data(), kLargePartBytes}, {into.data() + kLargePartBytes, kLargePartBytes}};
-  out.bytes_per_s = static_cast<double>(kLargePartBytes) * 1e6 / median_us(16, [&] { group.all_to_all({}, send, recv); });
+  out.bytes_per_s =
+      static_cast<double>(kLargePartBytes) * 1e6 / median_us(16, [&] { group.all_to_all({}, send, recv); });
   return out;
 }
 
 std::string to_line(const UcxMeasured& m) {
-  return json::serialize(json::object{{"error", m.error}, {"version", m.version}, {"transports", json::value_from(m.transports)}, {"exchange_us", m.exchange_us}, {"bytes_per_s", m.bytes_per_s}});
+  return json::serialize(json::object{{"error", m.error},
+                                      {"version", m.version},
+                                      {"transports", json::value_from(m.transports)},
+                                      {"exchange_us", m.exchange_us},
+                                      {"bytes_per_s", m.bytes_per_s}});
 }
 
 UcxMeasured ucx_measured_of(const std::string& line) {
@@ -94,7 +100,8 @@ UcxMeasured ucx_measured_of(const std::string& line) {
     out.exchange_us = object.number("exchange_us");
     out.bytes_per_s = object.number("bytes_per_s");
     if (const json::array* list = object.maybe_array("transports"))
-      for (const json::value& item : *list) out.transports.emplace_back(item.is_string() ? std::string_view(item.get_string()) : std::string_view());
+      for (const json::value& item : *list)
+        out.transports.emplace_back(item.is_string() ? std::string_view(item.get_string()) : std::string_view());
   } catch (const Error&) {
     out = {.error = "the two processes that measure gave no answer", .version = {}, .transports = {}};
   }

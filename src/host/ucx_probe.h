@@ -16,7 +16,8 @@ UcxMeasured measure_ucx_pair(int rank, const StoreAddress& store);
 std::string to_line(const UcxMeasured& measured);
 UcxMeasured ucx_measured_of(const std::string& line);
 
-// Transports by device in UCX's own words ("#  resource 3 : md 1 dev 2 flags -- tcp/eth0"), without those inside the process.
+// Transports by device in UCX's own words ("#  resource 3 : md 1 dev 2 flags -- tcp/eth0"), without those inside the
+// process.
 std::vector<std::string> parse_ucx_resources(const std::string& text);
 
 }  // namespace cadre
