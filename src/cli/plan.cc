@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "cli/commands.h"
+#include "cli/replay.h"
 #include "cli/units.h"
 #include "planner/known_model.h"
 #include "planner/report.h"
@@ -26,6 +27,7 @@ struct PlanFlags {
   int64_t devices = 0, nodes = 0, batch = 0, max_batch = 256, prefill_rows = 512, redundant = 0;
   double balancedness = 1;
   bool has_nodes = false, as_json = false, lists_hardware = false;
+  ReplayFlags replay;
 };
 
 Error bad_flag(std::string_view flag, std::string what) {
@@ -148,6 +150,8 @@ int list_hardware(const PlanFlags& f) {
 
 int plan(const PlanFlags& f) {
   if (f.lists_hardware) return list_hardware(f);
+  if (!f.replay.cost.empty() && f.replay.trace.empty()) throw bad_flag("--replay-cost", "expected a trace to replay (--replay), found none; name one");
+  if (!f.replay.cost.empty()) return run_measured_replay(f.replay, f.as_json);
   if (f.model.empty()) throw bad_flag("--model", "expected a model folder or a config.json, found none; name one");
   const planner::PlanRequest request = request_of(f);
   const planner::KnownModel known = planner::read_known_model(f.model);
@@ -165,6 +169,8 @@ int plan(const PlanFlags& f) {
   if (r.redundant_experts > 0 && known.config->moe.router.num_experts == 0)
     throw bad_flag("--redundant-experts", "expected a model with experts, found none; leave it out");
   const planner::Plan made = planner::make_plan(f.model, planner::PlannedModel(*known.config, r.weight_type), r);
+  if (!f.replay.trace.empty())
+    return run_replay(f.replay, planner::PlannedModel(*known.config, r.weight_type), r, made.search.ranked, f.context ? r.context : 0, f.as_json);
   if (!f.html.empty()) {
     std::ofstream out(f.html, std::ios::binary);
     out << planner::plan_html(made);
@@ -223,6 +229,7 @@ void add_plan_command(CLI::App& app, Run* run) {
                    "Mean over maximum of expert rows a rank: what the fullest rank makes the others wait")
       ->capture_default_str();
   command->add_option("--load", f->load, "A recorded load ({\"logical_count\": [layers][experts]}) to take it from");
+  add_replay_flags(*command, f->replay);
   command->add_flag("--json", f->as_json, "As JSON");
   command->add_option("--html", f->html, "Write a report with plots to this file, too");
   command->footer(

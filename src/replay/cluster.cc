@@ -19,8 +19,18 @@ struct Live : SchedSequence {
   int64_t num_left = 0;  // tokens of its answer still to come
 };
 
+// Blocks that a rank could ever hold, if it got every request and kept all of it: a larger pool changes nothing.
+int64_t blocks_of(const Trace& trace, const ClusterOptions& options) {
+  int64_t sum = options.scheduler.max_num_seqs + 1;  // kept free for who runs
+  for (const TraceRequest& request : trace.requests) {
+    if (sum >= options.num_kv_blocks) return options.num_kv_blocks;
+    sum += (request.prompt_tokens + request.output_tokens) / kKvBlockTokens + 2;
+  }
+  return std::min(sum, options.num_kv_blocks);
+}
+
 struct Rank {
-  Rank(const ClusterOptions& options, int64_t blocks_per_entry) : pool(options.num_kv_blocks) {
+  Rank(const ClusterOptions& options, int64_t num_blocks, int64_t blocks_per_entry) : pool(num_blocks) {
     if (options.has_prefix_cache && blocks_per_entry > 0) cache.emplace(pool, blocks_per_entry);
     scheduler.emplace(options.scheduler, pool, cache ? &*cache : nullptr);
   }
@@ -106,10 +116,11 @@ Cluster::Cluster(const Trace& trace, const ClusterOptions& options)
       admission_(options.load_balance, options.replicas * options.ranks, options.queue) {
   // Ids of the trace name whole numbers of KV blocks, or nothing can be found again.
   const int64_t per_id = trace.block_tokens % kKvBlockTokens == 0 ? trace.block_tokens / kKvBlockTokens : 0;
+  const int64_t num_blocks = blocks_of(trace, options);
   for (int s = 0; s < options.replicas; ++s) {
     auto server = std::make_unique<Server>(options.sync);
     server->first_rank = s * options.ranks;
-    for (int r = 0; r < options.ranks; ++r) server->ranks.push_back(std::make_unique<Rank>(options, per_id));
+    for (int r = 0; r < options.ranks; ++r) server->ranks.push_back(std::make_unique<Rank>(options, num_blocks, per_id));
     server->votes.resize(static_cast<size_t>(options.ranks));
     server->shapes.resize(static_cast<size_t>(options.ranks));
     if (options.balance) server->balance.emplace(options.balance());
