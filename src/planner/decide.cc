@@ -40,10 +40,12 @@ DecisionStep expert_step(const PlannedModel& model, const PlanRequest& r, int ep
   if (ep == 1)
     return {"expert parallelism", "none",
             r.devices == 1 ? "one device holds all experts"
-                           : fmt::format("no number of ranks above 1 divides both {} devices and {} experts", r.devices, experts)};
-  std::string reason =
-      fmt::format("{} experts over {} ranks: {} each, {} of {} a layer and rank, which a large batch reads once a step", experts, ep,
-                  experts / ep, gb(expert * static_cast<double>(experts) / ep), gb(expert * static_cast<double>(experts)));
+                           : fmt::format("no degree above 1 goes with {} devices and {} experts", r.devices, experts)};
+  const int64_t slots = experts + r.redundant_experts;
+  const std::string each = slots % ep == 0 ? fmt::format("{}", slots / ep) : fmt::format("{} or {}", slots / ep, slots / ep + 1);
+  std::string reason = fmt::format("{} experts{} over {} ranks: {} each, {} of {} a layer and rank, which a large batch reads once a step",
+                                   experts, r.redundant_experts > 0 ? fmt::format(" and {} replicas", r.redundant_experts) : "", ep, each,
+                                   gb(expert * static_cast<double>(experts) / ep), gb(expert * static_cast<double>(experts)));
   const ExpectedDispatch e =
       expected_dispatch({.world = ep, .attn_dp = ep, .ep = ep, .exchange = ExchangeKind::kAllToAll}, experts, c.moe.router.top_k);
   reason +=
@@ -105,33 +107,57 @@ DecisionStep balance_step(const PlannedModel& model, const PlanRequest& r, int e
               gb(one), ep)};
 }
 
+// Degrees of expert parallelism to try, the procedure's first: the widest that gives every rank as many experts, then all ranks
+// with uneven ones, then narrower ones.
+std::vector<int> expert_degrees(int world, int64_t experts, int64_t redundant) {
+  if (experts == 0) return {1};
+  std::vector<int> out{largest_divisor(world, experts, experts + redundant)};
+  for (int d = static_cast<int>(std::min<int64_t>(world, experts)); d > 1; --d)
+    if (world % d == 0) out.push_back(d);
+  out.push_back(1);
+  return out;
+}
+
+ParallelOptions options_of(const PlannedModel& model, const PlanRequest& request, int attn_tp, int ep) {
+  ParallelOptions o;
+  o.tp_size = request.devices;
+  if (request.devices / attn_tp > 1) o.dp_size = request.devices / attn_tp, o.enable_dp_attention = true;
+  if (ep > 1) {
+    o.ep_size = ep, o.moe_a2a_backend = "auto";
+    if (!request.hardware.is_cpu) o.combine_order = "per_rank";
+    if (!request.hardware.is_cpu && (model.config().quant == WeightQuant::kFp8Block || request.weight_type == WeightType::kNvfp4))
+      o.dispatch_dtype = "fp8";
+    if (request.redundant_experts > 0) o.num_redundant_experts = request.redundant_experts, o.enable_eplb = true;
+  }
+  return o;
+}
+
 }  // namespace
 
 Decision decide(const PlannedModel& model, const PlanRequest& request) {
   const ModelConfig& c = model.config();
   const int world = request.devices;
-  const int64_t experts = c.moe.router.num_experts;
-  const int ep = experts > 0 ? largest_divisor(world, experts, experts) : 1;
   const bool is_mla = c.attention.kind == AttentionKind::kMla;
   const int attn_tp = is_mla ? 1 : largest_divisor(world, c.attention.num_kv_heads, c.attention.num_kv_heads);
   Decision out;
+  std::string refusal;
+  int ep = 1;
+  for (const int degree : expert_degrees(world, c.moe.router.num_experts, request.redundant_experts)) {
+    try {
+      out.options = options_of(model, request, attn_tp, degree);
+      out.resolved = resolve_layout(out.options, c, DType::kBF16);
+      ep = degree;
+      break;
+    } catch (const Error& e) {
+      if (refusal.empty()) refusal = e.what();
+    }
+  }
   out.steps = {pipeline_step(request), expert_step(model, request, ep), attention_step(model, request, attn_tp),
                tensor_step(model, attn_tp, world / ep), balance_step(model, request, ep)};
-  ParallelOptions& o = out.options;
-  o.tp_size = world;
-  if (world / attn_tp > 1) o.dp_size = world / attn_tp, o.enable_dp_attention = true;
-  if (ep > 1) {
-    o.ep_size = ep, o.moe_a2a_backend = "auto";
-    if (!request.hardware.is_cpu) o.combine_order = "per_rank";
-    if (!request.hardware.is_cpu && (c.quant == WeightQuant::kFp8Block || request.weight_type == WeightType::kNvfp4))
-      o.dispatch_dtype = "fp8";
-    if (request.redundant_experts > 0) o.num_redundant_experts = request.redundant_experts, o.enable_eplb = true;
-  }
-  try {
-    out.resolved = resolve_layout(o, c, DType::kBF16);
-  } catch (const Error& e) {
-    out.steps.push_back({"check", "refused", e.what()});
-  }
+  if (!out.resolved)
+    out.steps.push_back({"check", "refused", refusal});
+  else if (!refusal.empty())
+    out.steps[1].reason += fmt::format(" (the widest even degree is refused: {})", refusal);
   return out;
 }
 

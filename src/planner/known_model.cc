@@ -147,6 +147,16 @@ KnownModel read_known_model(const std::filesystem::path& path) {
   const json::object& object = file.get_object();
   try {
     out.config = parse_model_config(object);
+    // Some checkpoints say how they are quantised in a file of its own.
+    const auto beside = (std::filesystem::is_directory(path) ? path : path.parent_path()) / "hf_quant_config.json";
+    if (!object.contains("quantization_config") && std::filesystem::exists(beside)) {
+      const json::value file_beside = parse_json_file(beside, uint64_t{16} << 20);
+      if (file_beside.is_object())
+        if (const auto quantization = JsonObject(file_beside.get_object(), "hf_quant_config.json").maybe_object("quantization"))
+          out.weight_type = weight_type_of(*quantization);
+      if (out.weight_type)
+        out.notes.push_back(fmt::format("hf_quant_config.json: weights are counted in {}", weight_type_name(*out.weight_type)));
+    }
     return out;
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::kUnsupported) throw;
