@@ -209,10 +209,13 @@ void StepTimeModel::add_feed_forward(std::span<const StepShape> dp_ranks, size_t
 struct LayerWires {
   double layers = 0;
   TrafficCounts counts;
+  // Of what dispatch and combine send to other ranks, the share that crosses between domains where rows are passed on inside one
+  // (DeepEP's normal mode); below 0: each goes straight to its rank.
+  double forwarded_share = -1;
 };
 
 // Rows gathered and sums scattered go to each other domain once and are passed on inside it; dispatched rows go straight to their
-// ranks, of which most are in other domains.
+// ranks, of which most are in other domains, unless they are passed on.
 void StepTimeModel::add_layer_wires(const LayerWires& wires, StepTime* out) const {
   double domain_calls = 0, network_calls = 0;
   for (size_t i = 0; i < kNumTraffic; ++i) {
@@ -225,9 +228,10 @@ void StepTimeModel::add_layer_wires(const LayerWires& wires, StepTime* out) cons
     if (group <= 1) continue;
     const int inside = std::min(group, ranks_per_domain_), domains = (group + inside - 1) / inside;
     const double bytes = static_cast<double>(count.bytes_sent), peers = group - 1.0;
-    const double away = domains == 1 ? 0 : is_exchange(traffic) ? (group - inside) / peers : (domains - 1) / peers;
+    double away = domains == 1 ? 0 : is_exchange(traffic) ? (group - inside) / peers : (domains - 1) / peers, near = 1 - away;
+    if (domains > 1 && is_exchange(traffic) && wires.forwarded_share >= 0) away = wires.forwarded_share, near = 1;
     out->network_bytes += wires.layers * bytes * away;
-    out->domain_bytes += wires.layers * bytes * (1 - away);
+    out->domain_bytes += wires.layers * bytes * near;
     const double calls = wires.layers * static_cast<double>(hardware_.is_cpu ? count.calls : std::min<int64_t>(count.calls, 1));
     (domains == 1 ? domain_calls : network_calls) += calls;
   }
@@ -235,12 +239,24 @@ void StepTimeModel::add_layer_wires(const LayerWires& wires, StepTime* out) cons
   (*out)[StepPart::kNetwork].latency_us += network_calls * hardware_.network_latency_us;
 }
 
+// Domains other than its own that a row reaches: those that hold one of its experts, or a part of one.
+double StepTimeModel::remote_domains() const {
+  const int inside = std::min(layout_.world, ranks_per_domain_), domains = (layout_.world + inside - 1) / inside;
+  const int spread = std::max(1, layout_.moe_tp / inside), groups = std::max(1, domains / spread);
+  const RouterConfig& router = config_.moe.router;
+  const ExpectedDispatch e = expected_dispatch({.world = groups, .attn_dp = groups, .ep = groups}, router.num_experts, router.top_k);
+  return std::min(e.ranks_hit, static_cast<double>(destination_bound(router, groups))) * (spread - 1.0 / groups);
+}
+
 void StepTimeModel::add_wires(std::span<const StepShape> dp_ranks, size_t busiest, StepTime* out) const {
   if (layout_.world == 1) return;
   std::vector<int64_t> rows;
   for (const StepShape& s : dp_ranks) rows.push_back(s.rows());
+  bool has_prompts = false;
+  for (const StepShape& s : dp_ranks) has_prompts |= s.prefill_rows > 0;
   const std::vector<LayerPlan> plans = plan_layers(config_, layout_);
   for (const LayerPlan& plan : plans) {
+    double forwarded_share = -1;
     LayerTrafficInput input{.dp_rows = rows,
                             .world_rank = layout_.leader_of(static_cast<int>(busiest)),
                             .is_fp8_dispatch = options_.is_fp8_dispatch,
@@ -257,8 +273,12 @@ void StepTimeModel::add_wires(std::span<const StepShape> dp_ranks, size_t busies
       const auto rounded = [](double v) { return static_cast<int64_t>(std::llround(v)); };
       input.out = {rounded(own * expected.rows_to_others * kept), rounded(own * expected.pairs_to_others)};
       input.in = {rounded(mean * expected.rows_to_others * kept), rounded(mean * expected.pairs_to_others)};
+      // Steps of decoding alone use the low-latency mode, which does not pass rows on; this engine never does.
+      if (!hardware_.is_cpu && has_prompts) forwarded_share = remote_domains() / (expected.rows_to_others * kept);
     }
-    add_layer_wires({plan.is_sparse ? num_sparse_layers_ : num_dense_layers_, predict_layer_traffic(config_, layout_, plan, input)}, out);
+    add_layer_wires({plan.is_sparse ? num_sparse_layers_ : num_dense_layers_, predict_layer_traffic(config_, layout_, plan, input),
+                     forwarded_share},
+                    out);
   }
   (*out)[StepPart::kDomain].bytes_us = out->domain_bytes / (hardware_.domain_bytes_per_s * hardware_.link_share) * kMicro;
   (*out)[StepPart::kNetwork].bytes_us = out->network_bytes / (hardware_.network_bytes_per_s * hardware_.link_share) * kMicro;

@@ -85,6 +85,7 @@ class StepTimeModel {
   double expert_share(double rows) const;
   void add_attention(const StepShape& shape, StepTime* out) const;
   void add_feed_forward(std::span<const StepShape> dp_ranks, size_t busiest, StepTime* out) const;
+  double remote_domains() const;
   void add_wires(std::span<const StepShape> dp_ranks, size_t busiest, StepTime* out) const;
   void add_layer_wires(const struct LayerWires& wires, StepTime* out) const;
 

@@ -75,6 +75,17 @@ TEST(StepTime, DomainsThatDoNotHoldAllRanksUseTheNetwork) {
   EXPECT_NEAR(two.network_bytes, one.domain_bytes * 2 / 3, 1e-6) << "two of three peers are in the other domain";
 }
 
+// Two nodes of eight, 256 experts: a prompt's row crosses to the other node once however many of its experts are there.
+TEST(StepTime, PromptsCrossBetweenDomainsOncePerDomain) {
+  const PlannedModel model(small("qwen3_moe", R"({"num_experts": 256, "num_experts_per_tok": 8})"), WeightType::kBF16);
+  const Layout layout{.world = 16, .attn_dp = 16, .ep = 16, .exchange = ExchangeKind::kAllToAll, .combine = CombineOrder::kPerRank};
+  const StepTime t = StepTimeModel(model, layout, ideal(), {}).uniform({.prefill_rows = 1000});
+  // A half of the experts is there: 1 - 1/2 x 1/2 ... of 8, nearly always hit; there and back, 4 layers, 64 values of 2 bytes.
+  const double rows = 1000 * 4 * 2 * 64 * 2.0;
+  EXPECT_NEAR(t.network_bytes, rows, rows * 0.2);
+  EXPECT_GT(t.domain_bytes, 4 * rows);
+}
+
 // More of anything never takes less time, over random models, layouts and shapes; every figure is finite.
 TEST(StepTime, GrowsWithWork) {
   const uint64_t seed = testing::seed();
