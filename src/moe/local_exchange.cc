@@ -9,19 +9,16 @@
 namespace cadre {
 namespace {
 
-// Rows whose expert outputs are held at once.
-constexpr int64_t kRowsAtOnce = 512;
-
 class LocalExchange final : public Exchange {
  public:
-  explicit LocalExchange(const ExchangeOptions& options) : options_(options), slots_(static_cast<size_t>(kRowsAtOnce * options.top_k)), row_of_pair_(slots_.size()) {
+  explicit LocalExchange(const ExchangeOptions& options) : options_(options), slots_(static_cast<size_t>(kLocalExchangeRows * options.top_k)), row_of_pair_(slots_.size()) {
     for (size_t i = 0; i < row_of_pair_.size(); ++i) row_of_pair_[i] = static_cast<int32_t>(i / static_cast<size_t>(options.top_k));
   }
-  int64_t chunk_rows() const override { return kRowsAtOnce; }
-  int64_t max_pairs() const override { return kRowsAtOnce * options_.top_k; }
+  int64_t chunk_rows() const override { return kLocalExchangeRows; }
+  int64_t max_pairs() const override { return kLocalExchangeRows * options_.top_k; }
 
   void start_dispatch(const RoutedRows& rows, std::span<const int64_t>, ReplicaSplit& replicas) override {
-    CADRE_CHECK(rows.num_rows <= kRowsAtOnce, "{} rows of at most {}", rows.num_rows, kRowsAtOnce);
+    CADRE_CHECK(rows.num_rows <= kLocalExchangeRows, "{} rows of at most {}", rows.num_rows, kLocalExchangeRows);
     rows_ = rows;
     for (size_t i = 0; i < rows.ids.size(); ++i) slots_[i] = replicas.placement().expert_to_slots(rows.ids[i])[0];
   }

@@ -18,8 +18,9 @@ TrafficCount gather_cost(std::span<const int64_t> rows, int rank, int64_t bytes_
 TrafficCount reduce_cost(std::span<const int64_t> rows, int rank, int64_t bytes_per_row) {
   const GatherMode mode = choose_gather_mode(rows);
   int64_t sent = 0;
-  for (int d = 0; d < static_cast<int>(rows.size()); ++d)
-    if (d != rank) sent += part_rows(mode, rows, d);
+  if (mode == GatherMode::kMaxLen) sent = part_rows(mode, rows, rank) * (static_cast<int64_t>(rows.size()) - 1);
+  else
+    for (size_t d = 0; d < rows.size(); ++d) sent += d == static_cast<size_t>(rank) ? 0 : rows[d];
   return {1, sent * bytes_per_row};
 }
 

@@ -11,6 +11,7 @@ namespace cadre {
 
 // Rows of one rank that an exchange handles at a time: about 1024 of all ranks together, 256 in low-latency mode. That
 // bounds the memory for what may arrive; more rows go in chunks.
+inline constexpr int64_t kLocalExchangeRows = 512;  // whose expert outputs are held at once where nothing moves
 int64_t exchange_chunk_rows(ExchangeKind kind, int world);
 // kAuto becomes one of the two: low latency while no rank has more rows than one of its chunks.
 ExchangeKind exchange_for_step(ExchangeKind kind, std::span<const int64_t> world_rows);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cmath>
 #include <fstream>
@@ -100,22 +101,17 @@ std::string without_infinities(std::string text) {
   return text;
 }
 
-json::value read_config(const std::filesystem::path& path) {
-  const auto file_path = std::filesystem::is_directory(path) ? path / "config.json" : path;
-  constexpr uint64_t kMostBytes = uint64_t{16} << 20;
+constexpr uint64_t kMostBytes = uint64_t{16} << 20;
+
+std::string read_text(const std::filesystem::path& path) {
   std::error_code error;
-  const uint64_t bytes = std::filesystem::file_size(file_path, error);
-  std::ifstream in(file_path, std::ios::binary);
+  const uint64_t bytes = std::filesystem::file_size(path, error);
+  std::ifstream in(path, std::ios::binary);
   if (error || !in)
-    throw Error(ErrorKind::kNotFound, fmt::format("expected a readable config.json, found none at {}; check the path", file_path.string()));
+    throw Error(ErrorKind::kNotFound, fmt::format("expected a readable config.json, found none at {}; check the path", path.string()));
   if (bytes > kMostBytes)
-    throw invalid_input("{}: expected a config.json of at most {} bytes, found {}; name the right file", file_path.string(), kMostBytes,
-                        bytes);
-  std::string text{std::istreambuf_iterator<char>(in), {}};
-  json::value out = parse_json(without_infinities(std::move(text)), file_path.filename().string());
-  if (!out.is_object())
-    throw invalid_input("{}: expected a JSON object, found {}; use the config.json of a checkpoint", file_path.string(), describe(out));
-  return out;
+    throw invalid_input("{}: expected a config.json of at most {} bytes, found {}; name the right file", path.string(), kMostBytes, bytes);
+  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 // The form among ours that a published quantisation comes to: its bits, and whether they are floats.
@@ -140,23 +136,15 @@ std::optional<WeightType> weight_type_of(const JsonObject& quantization) {
 
 }  // namespace
 
-KnownModel read_known_model(const std::filesystem::path& path) {
+KnownModel parse_known_model(std::string text, const std::string& file_name) {
   KnownModel out;
-  out.name = path.string();
-  const json::value file = read_config(path);
+  const json::value file = parse_json(without_infinities(std::move(text)), file_name);
+  if (!file.is_object())
+    throw invalid_input("{}: expected a JSON object, found {}; use the config.json of a checkpoint", file_name, describe(file));
   const json::object& object = file.get_object();
   try {
     out.config = parse_model_config(object);
-    // Some checkpoints say how they are quantised in a file of its own.
-    const auto beside = (std::filesystem::is_directory(path) ? path : path.parent_path()) / "hf_quant_config.json";
-    if (!object.contains("quantization_config") && std::filesystem::exists(beside)) {
-      const json::value file_beside = parse_json_file(beside, uint64_t{16} << 20);
-      if (file_beside.is_object())
-        if (const auto quantization = JsonObject(file_beside.get_object(), "hf_quant_config.json").maybe_object("quantization"))
-          out.weight_type = weight_type_of(*quantization);
-      if (out.weight_type)
-        out.notes.push_back(fmt::format("hf_quant_config.json: weights are counted in {}", weight_type_name(*out.weight_type)));
-    }
+    out.tells_quantization = object.contains("quantization_config");
     return out;
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::kUnsupported) throw;
@@ -169,6 +157,7 @@ KnownModel read_known_model(const std::filesystem::path& path) {
     plain.erase("quantization_config");
     try {
       out.config = parse_model_config(plain);
+      out.tells_quantization = true;
       out.weight_type = weight_type_of(*quantization);
       out.notes.push_back(fmt::format("{}; planned with weights in {}", out.why,
                                       out.weight_type ? weight_type_name(*out.weight_type) : dtype_name(out.config->dtype)));
@@ -182,8 +171,25 @@ KnownModel read_known_model(const std::filesystem::path& path) {
   if (out.architecture.empty()) out.architecture = config.maybe_string("model_type").value_or("an unnamed architecture");
   read_sizes(config, &out);
   for (const std::string_view nested : {"text_config", "llm_config", "language_config"})
-    if (const auto text = config.maybe_object(nested)) read_sizes(*text, &out);
+    if (const auto inner = config.maybe_object(nested)) read_sizes(*inner, &out);
   derive(config, &out);
+  return out;
+}
+
+KnownModel read_known_model(const std::filesystem::path& path) {
+  const bool is_folder = std::filesystem::is_directory(path);
+  const auto file_path = is_folder ? path / "config.json" : path;
+  KnownModel out = parse_known_model(read_text(file_path), file_path.filename().string());
+  out.name = path.string();
+  // Some checkpoints say how they are quantised in a file of its own.
+  const auto beside = file_path.parent_path() / "hf_quant_config.json";
+  if (!out.config || out.tells_quantization || !std::filesystem::exists(beside)) return out;
+  const json::value file = parse_json_file(beside, kMostBytes);
+  if (!file.is_object()) return out;
+  if (const auto quantization = JsonObject(file.get_object(), "hf_quant_config.json").maybe_object("quantization"))
+    out.weight_type = weight_type_of(*quantization);
+  if (out.weight_type)
+    out.notes.push_back(fmt::format("hf_quant_config.json: weights are counted in {}", weight_type_name(*out.weight_type)));
   return out;
 }
 
@@ -193,16 +199,17 @@ std::string known_text(const KnownModel& known, const PlanRequest& request) {
   if (known.sizes.empty()) out += "  no size under a name that is known here\n";
   const int64_t layers = size_of(known, "layers"), experts = size_of(known, "experts");
   if (known.kv_values_per_token_layer > 0 && layers > 0) {
-    const double bytes = static_cast<double>(known.kv_values_per_token_layer * layers) * request.kv_value_bytes;
-    out += fmt::format("  {:<26} {} bytes, if every layer caches\n", "KV cache of a token", thousands(static_cast<int64_t>(bytes)));
+    const double bytes = static_cast<double>(known.kv_values_per_token_layer) * static_cast<double>(layers) * request.kv_value_bytes;
+    out += fmt::format("  {:<26} {} bytes, if every layer caches\n", "KV cache of a token",
+                       thousands(static_cast<int64_t>(std::min(bytes, 0x1p62))));
     out += fmt::format("  {:<26} {} in {}\n", "tokens in all memory",
                        thousands(tokens_in(static_cast<int64_t>(request.hardware.memory_bytes - request.hardware.reserve_bytes),
-                                           static_cast<int64_t>(bytes))),
+                                           static_cast<int64_t>(std::min(bytes, 0x1p62)))),
                        request.hardware.name);
   }
   if (known.expert_parameters > 0 && layers > 0)
     out += fmt::format("  {:<26} {} parameters, {} of all in a layer, if it is a gated one\n", "an expert",
-                       thousands(known.expert_parameters), thousands(known.expert_parameters * experts));
+                       thousands(known.expert_parameters), thousands(multiply_counts(known.expert_parameters, experts)));
   out += "\nWhat is not known:\n";
   for (const std::string& u : known.unknown) out += fmt::format("  {}\n", u);
   return out;

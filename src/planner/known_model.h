@@ -18,6 +18,7 @@ struct KnownModel {
   std::optional<ModelConfig> config;      // nullopt: not served
   std::vector<std::string> notes;         // what was set aside to read it
   std::optional<WeightType> weight_type;  // that a quantisation which is not served comes to
+  bool tells_quantization = false;
   // Of models that are not served.
   std::string name, architecture, why;                 // why: what the parser says
   std::vector<std::pair<std::string, int64_t>> sizes;  // "layers", "hidden size", ...
@@ -29,6 +30,7 @@ struct KnownModel {
 // path: a config.json or its folder. Throws Error for a file that cannot be read or whose sizes are impossible. A quantisation that
 // Cadre does not load does not stop a plan: it is noted, and weights count as
 // the type it comes to.
+KnownModel parse_known_model(std::string text, const std::string& file_name);
 KnownModel read_known_model(const std::filesystem::path& path);
 
 std::string known_text(const KnownModel& known, const PlanRequest& request);

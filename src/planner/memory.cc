@@ -6,6 +6,7 @@
 #include "parallel/layer_plan.h"
 #include "parallel/shard.h"
 #include "parallel/traffic_cost.h"
+#include "planner/saturate.h"
 
 namespace cadre::planner {
 namespace {
@@ -48,28 +49,32 @@ int64_t exchange_bytes(const ModelConfig& config, const Layout& layout, int64_t 
 
 int64_t workspace_bytes(const ModelConfig& config, const Layout& layout, int64_t max_rows, int64_t max_sequences,
                         int64_t activation_bytes) {
-  const int64_t hidden = config.hidden_size, own_rows = layout.attn_tp == 1 ? max_rows : max_rows / layout.attn_tp + 1;
   const std::vector<LayerPlan> plans = plan_layers(config, layout);
   const bool is_wide = std::any_of(plans.begin(), plans.end(), [](const LayerPlan& p) {
     return p.attention.gather != GroupKind::kNone || p.feed_forward.gather != GroupKind::kNone;
   });
-  const int64_t wide_rows = layout.world == 1 ? max_rows : std::max(max_rows * layout.attn_dp, own_rows * layout.attn_tp),
-                ffn_rows = is_wide ? wide_rows : max_rows;
-  int64_t values = 3 * max_rows * hidden;  // residual stream, its norm, what a half adds
-  if (layout.world > 1) values += own_rows * layout.world * hidden * 2;
+  // In floating point: of absurd sizes the products leave 64 bits.
+  const auto d = [](int64_t v) { return static_cast<double>(v); };
+  const double hidden = d(config.hidden_size), rows = d(max_rows), world = layout.world;
+  const double own_rows = layout.attn_tp == 1 ? rows : d(max_rows / layout.attn_tp + 1);
+  const double wide_rows = layout.world == 1 ? rows : std::max(rows * layout.attn_dp, own_rows * layout.attn_tp);
+  const double ffn_rows = is_wide ? wide_rows : rows;
+  double values = 3 * rows * hidden;  // residual stream, its norm, what a half adds
+  if (layout.world > 1) values += own_rows * world * hidden * 2;
   if (is_wide) values += wide_rows * hidden;
   const AttentionConfig a = attention_part(config.attention, shard_of(layout, 0).heads);
   if (a.kind == AttentionKind::kMla)
-    values += max_rows * (a.q_lora_rank + a.num_heads * (a.head_dim + a.v_head_dim) + a.kv_lora_rank + a.qk_rope_head_dim);
+    values += rows * (d(a.q_lora_rank + a.kv_lora_rank + a.qk_rope_head_dim) + d(a.num_heads) * d(a.head_dim + a.v_head_dim));
   else
-    values += 2 * max_rows * (a.num_heads + a.num_kv_heads) * a.head_dim;
-  if (config.moe.router.num_experts > 0) {
-    values +=
-        ffn_rows * (config.moe.router.num_experts + config.moe.shared_intermediate + (config.moe.shared_intermediate > 0 ? hidden : 0));
-    if (layout.ep == 1) values += ffn_rows * config.moe.router.top_k * (config.moe.expert_intermediate / layout.moe_tp + hidden);
+    values += 2 * rows * d(a.num_heads + a.num_kv_heads) * d(a.head_dim);
+  const MoeConfig& moe = config.moe;
+  if (moe.router.num_experts > 0) {
+    values += ffn_rows * (d(moe.router.num_experts + moe.shared_intermediate) + (moe.shared_intermediate > 0 ? hidden : 0));
+    if (layout.ep == 1)
+      values += std::min(ffn_rows, d(kLocalExchangeRows)) * d(moe.router.top_k) * (d(moe.expert_intermediate / layout.moe_tp) + hidden);
   }
-  values += ffn_rows * config.dense_intermediate;
-  return values * activation_bytes + max_sequences * config.vocab_size * 4;
+  values += ffn_rows * d(config.dense_intermediate);
+  return static_cast<int64_t>(std::min(values * d(activation_bytes) + 4 * d(max_sequences) * d(config.vocab_size), 0x1p60));
 }
 
 int64_t tokens_in(int64_t pool_bytes, int64_t bytes_per_token) {
@@ -99,7 +104,7 @@ MemoryBudget plan_memory(const PlannedModel& model, const Layout& layout, const 
   out.kv_pool = std::max<int64_t>(0, left);
   out.missing = std::max<int64_t>(0, -left);
   out.tokens = tokens_in(out.kv_pool, out.kv_bytes_per_token);
-  out.cluster_tokens = out.tokens * layout.attn_dp;
+  out.cluster_tokens = multiply_counts(out.tokens, layout.attn_dp);
   return out;
 }
 

@@ -6,6 +6,7 @@
 
 #include "planner/hardware.h"
 #include "planner/planned_model.h"
+#include "planner/saturate.h"
 
 namespace cadre::planner {
 
@@ -31,7 +32,7 @@ struct MemoryBudget {
   int64_t kv_bytes_per_token = 0;
   int64_t tokens = 0;          // of one rank
   int64_t cluster_tokens = 0;  // distinct ones
-  int64_t fixed() const { return reserve + weights.total() + exchange + workspace; }
+  int64_t fixed() const { return add_counts(add_counts(reserve, weights.total()), add_counts(exchange, workspace)); }
 };
 MemoryBudget plan_memory(const PlannedModel& model, const Layout& layout, const HardwareSpec& hardware, const MemoryOptions& options);
 

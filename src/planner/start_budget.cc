@@ -30,13 +30,13 @@ std::string ranks_text(size_t count) { return count == 1 ? "the rank here" : fmt
 
 int64_t StartBudget::fixed() const {
   int64_t sum = 0;
-  for (const RankBudget& r : ranks) sum += r.fixed();
+  for (const RankBudget& r : ranks) sum = add_counts(sum, r.fixed());
   return sum;
 }
 
 int64_t StartBudget::total() const {
   int64_t sum = 0;
-  for (const RankBudget& r : ranks) sum += r.total();
+  for (const RankBudget& r : ranks) sum = add_counts(sum, r.total());
   return sum;
 }
 
@@ -47,7 +47,7 @@ int64_t StartBudget::most_kv_blocks() const {
 
 void StartBudget::set_kv_blocks(int64_t blocks) {
   num_kv_blocks = blocks;
-  for (RankBudget& r : ranks) r.kv_pool = blocks * kv_block_bytes;
+  for (RankBudget& r : ranks) r.kv_pool = multiply_counts(blocks, kv_block_bytes);
 }
 
 StartBudget start_budget(const StartRequest& request) {
@@ -72,7 +72,7 @@ std::string budget_text(const StartBudget& b) {
       *std::max_element(b.ranks.begin(), b.ranks.end(), [](const RankBudget& x, const RankBudget& y) { return x.total() < y.total(); });
   const auto all = [&](auto value) {
     int64_t sum = 0;
-    for (const RankBudget& r : b.ranks) sum += value(r);
+    for (const RankBudget& r : b.ranks) sum = add_counts(sum, value(r));
     return sum;
   };
   std::string out = fmt::format("{:<28}{:>22}{:>22}\n", "bytes", fmt::format("rank {}", most.rank), ranks_text(b.ranks.size()));
@@ -93,7 +93,7 @@ std::string budget_text(const StartBudget& b) {
       fmt::format("{:<28}{:>44}\n", b.missing() > 0 ? "missing" : "left", thousands(b.missing() > 0 ? b.missing() : b.memory - b.total()));
   const int64_t tokens = b.num_kv_blocks * kKvBlockTokens;
   return out + fmt::format("KV cache: {} blocks, {} tokens a rank, {} distinct tokens in all\n", thousands(b.num_kv_blocks),
-                           thousands(tokens), thousands(tokens * b.attn_dp));
+                           thousands(tokens), thousands(multiply_counts(tokens, b.attn_dp)));
 }
 
 json::object budget_json(const StartBudget& b) {

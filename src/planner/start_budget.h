@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "parallel/rank_bytes.h"
+#include "planner/saturate.h"
 
 namespace cadre::planner {
 
@@ -25,8 +26,8 @@ struct RankBudget {
   int rank = 0;
   RankBytes weights;
   int64_t exchange = 0, workspace = 0, kv_pool = 0;
-  int64_t fixed() const { return weights.total() + exchange + workspace; }
-  int64_t total() const { return fixed() + kv_pool; }
+  int64_t fixed() const { return add_counts(weights.total(), add_counts(exchange, workspace)); }
+  int64_t total() const { return add_counts(fixed(), kv_pool); }
 };
 
 struct StartBudget {

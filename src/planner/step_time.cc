@@ -130,6 +130,15 @@ StepTimeModel::StepTimeModel(const PlannedModel& model, const Layout& layout, co
       num_all_slots_ += count;
     }
   }
+  plans_ = plan_layers(config_, layout_);
+  if (layout.ep > 1) {
+    const RouterConfig& router = config_.moe.router;
+    expected_ = expected_dispatch(layout_, router.num_experts, router.top_k);
+    // Groups bound what a row reaches.
+    const double bound = destination_bound(router, layout_.ep);
+    if (expected_.ranks_hit > bound) expected_.rows_to_others *= bound / expected_.ranks_hit;
+    remote_domains_ = remote_domains();
+  }
   heads_ = attention_part(model.config().attention, shard_of(layout, 0).heads);
   ModelConfig part = config_;
   part.attention = heads_;
@@ -254,31 +263,26 @@ void StepTimeModel::add_wires(std::span<const StepShape> dp_ranks, size_t busies
   for (const StepShape& s : dp_ranks) rows.push_back(s.rows());
   bool has_prompts = false;
   for (const StepShape& s : dp_ranks) has_prompts |= s.prefill_rows > 0;
-  const std::vector<LayerPlan> plans = plan_layers(config_, layout_);
-  for (const LayerPlan& plan : plans) {
+  for (const LayerPlan& plan : plans_) {
     double forwarded_share = -1;
     LayerTrafficInput input{.dp_rows = rows,
                             .world_rank = layout_.leader_of(static_cast<int>(busiest)),
                             .is_fp8_dispatch = options_.is_fp8_dispatch,
                             .activation_bytes = activation_bytes_};
     if (plan.is_sparse && layout_.ep > 1) {
-      const RouterConfig& router = config_.moe.router;
-      const ExpectedDispatch expected = expected_dispatch(layout_, router.num_experts, router.top_k);
       double all = 0;
       for (const int64_t r : rows) all += static_cast<double>(r);
       const double own = std::ceil(static_cast<double>(rows[busiest]) / layout_.attn_tp),
                    mean = all / layout_.world / options_.balancedness;
-      // Groups bound what a row reaches.
-      const double bound = destination_bound(router, layout_.ep), kept = expected.ranks_hit > bound ? bound / expected.ranks_hit : 1.0;
       const auto rounded = [](double v) { return static_cast<int64_t>(std::llround(v)); };
-      input.out = {rounded(own * expected.rows_to_others * kept), rounded(own * expected.pairs_to_others)};
-      input.in = {rounded(mean * expected.rows_to_others * kept), rounded(mean * expected.pairs_to_others)};
+      input.out = {rounded(own * expected_.rows_to_others), rounded(own * expected_.pairs_to_others)};
+      input.in = {rounded(mean * expected_.rows_to_others), rounded(mean * expected_.pairs_to_others)};
       // Steps of decoding alone use the low-latency mode, which does not pass rows on; this engine never does.
-      if (!hardware_.is_cpu && has_prompts) forwarded_share = remote_domains() / (expected.rows_to_others * kept);
+      if (!hardware_.is_cpu && has_prompts) forwarded_share = remote_domains_ / expected_.rows_to_others;
     }
-    add_layer_wires({plan.is_sparse ? num_sparse_layers_ : num_dense_layers_, predict_layer_traffic(config_, layout_, plan, input),
-                     forwarded_share},
-                    out);
+    add_layer_wires(
+        {plan.is_sparse ? num_sparse_layers_ : num_dense_layers_, predict_layer_traffic(config_, layout_, plan, input), forwarded_share},
+        out);
   }
   (*out)[StepPart::kDomain].bytes_us = out->domain_bytes / (hardware_.domain_bytes_per_s * hardware_.link_share) * kMicro;
   (*out)[StepPart::kNetwork].bytes_us = out->network_bytes / (hardware_.network_bytes_per_s * hardware_.link_share) * kMicro;
@@ -296,9 +300,10 @@ StepTime StepTimeModel::operator()(std::span<const StepShape> dp_ranks) const {
   StepTime out;
   // Each layer waits for the slowest rank's attention, then for the fullest rank's experts.
   double longest = -1;
-  for (const StepShape& shape : dp_ranks) {
+  for (size_t i = 0; i < dp_ranks.size(); ++i) {
+    if (i > 0 && dp_ranks[i] == dp_ranks[i - 1]) continue;
     StepTime one;
-    add_attention(shape, &one);
+    add_attention(dp_ranks[i], &one);
     if (one.total_us() > longest) longest = one.total_us(), out.parts = one.parts;
   }
   int64_t all = 0;

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "parallel/layer_plan.h"
+#include "parallel/traffic_cost.h"
 #include "planner/hardware.h"
 #include "planner/planned_model.h"
 
@@ -21,6 +23,7 @@ struct StepShape {
   int64_t prefill_rows = 0;    // prompt tokens
   int64_t prefill_pairs = 0;   // (prompt token, token it attends to): for rows a .. b - 1 of a prompt, b(b+1)/2 - a(a+1)/2
   int64_t rows() const { return decode_rows + prefill_rows; }
+  bool operator==(const StepShape&) const = default;
 };
 
 enum class StepPart : uint8_t {
@@ -106,6 +109,9 @@ class StepTimeModel {
   };
   std::vector<WindowLayers> windows_;
   double num_dense_layers_ = 0, num_sparse_layers_ = 0;
+  std::vector<LayerPlan> plans_;  // of config_'s layers
+  ExpectedDispatch expected_;     // bounded by expert groups
+  double remote_domains_ = 0;
 };
 
 // E [1 - (1 - k/E)^rows]: experts that get a row when each row chooses top_k of them evenly.
