@@ -111,6 +111,54 @@ TEST(Search, RanksWhatFitsAndTellsWhatIsMissing) {
   }
 }
 
+// Sizes at the ends of what the parser lets pass, on devices at the ends of what a table may say: an answer without an overflow
+// (a sanitizer would tell), a division by zero or a negative figure.
+TEST(Search, AbsurdSizesStaySound) {
+  const uint64_t seed = testing::seed();
+  SCOPED_TRACE(seed);
+  Rng rng(seed);
+  constexpr int64_t kValues[] = {1, 2, 3, 7, 64, 1000, 1 << 14, 1 << 16, 1 << 20, 1 << 24, 1 << 30};
+  constexpr const char* kKeys[] = {"hidden_size",  "intermediate_size",       "moe_intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
+                                   "kv_lora_rank", "q_lora_rank",             "qk_rope_head_dim",      "qk_nope_head_dim",  "v_head_dim",          "vocab_size",          "n_routed_experts",
+                                   "num_experts",  "num_local_experts",       "num_experts_per_tok",   "n_group",           "topk_group",          "n_shared_experts",    "max_position_embeddings",
+                                   "sliding_window", "first_k_dense_replace", "num_nextn_predict_layers"};
+  int planned = 0;
+  for (int i = 0; i < 400; ++i) {
+    json::object c = testing::small_config_with(testing::kModelTypes[rng.below(10)], "{}");
+    for (uint32_t n = 1 + rng.below(4); n > 0; --n) {
+      const char* key = kKeys[rng.below(std::size(kKeys))];
+      if (c.contains(key)) c[key] = kValues[rng.below(std::size(kValues))];
+    }
+    PlanRequest r = on("h100-80g", static_cast<int>(1 + rng.below(8)));
+    constexpr double kMemories[] = {1e6, 80e9, 1e18};
+    r.hardware.memory_bytes = kMemories[rng.below(3)];
+    r.hardware.reserve_bytes = 0;
+    r.hardware.is_cpu = rng.below(2) == 1;
+    r.context = kValues[rng.below(std::size(kValues))];
+    r.prefill_rows = kValues[rng.below(9)];
+    r.max_batch_per_rank = kValues[rng.below(9)];
+    r.redundant_experts = rng.below(2) ? 0 : kValues[rng.below(9)];
+    SCOPED_TRACE(json::serialize(c));
+    try {
+      const KnownModel known = parse_known_model(json::serialize(c), "config.json");
+      ASSERT_TRUE(known.config);
+      if (known.config->num_layers * (1 + known.config->moe.router.num_experts) > 4000) continue;
+      r.context = std::min(r.context, known.config->max_position);
+      const Plan plan = make_plan("model", PlannedModel(*known.config, WeightType::kCheckpoint), r);
+      for (const Candidate& x : plan.search.ranked) expect_sound(x, r);
+      for (const Candidate& x : plan.search.infeasible) {
+        EXPECT_GE(x.memory.missing, 0);
+        EXPECT_EQ(x.memory.tokens >= 0, true);
+      }
+      const std::string text = plan_text(plan);
+      for (const char* bad : {"nan", " -1", "-9,223"}) EXPECT_EQ(text.find(bad), std::string::npos) << text;
+      ++planned;
+    } catch (const Error&) {
+    }
+  }
+  EXPECT_GT(planned, 30);
+}
+
 TEST(Search, RemediesAreTrue) {
   CADRE_DATA_OR_SKIP(data);
   const PlannedModel v3(load_model_config(config_path(data, "deepseek-ai--DeepSeek-V3")), WeightType::kCheckpoint);
