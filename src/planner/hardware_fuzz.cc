@@ -12,8 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     table.add(text, "file");
     for (const HardwareSpec& h : table.all())
-      if (!(h.memory_bytes > h.reserve_bytes) || !(h.memory_bytes_per_s > 0) || h.domain_size < 1)
-        __builtin_trap();
+      if (!(h.memory_bytes > h.reserve_bytes) || !(h.memory_bytes_per_s > 0) || h.domain_size < 1) __builtin_trap();
   } catch (const cadre::Error&) {
   }
   return 0;

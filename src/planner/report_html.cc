@@ -10,7 +10,7 @@ namespace {
 // Ten hues that differ in lightness too.
 constexpr const char* kColours[kNumStepParts] = {"#1f77b4", "#17a2b8", "#8c8c8c", "#c7c7c7", "#9467bd",
                                                  "#d62728", "#bcbd22", "#ff9f40", "#2ca02c", "#e0e0e0"};
-constexpr int kBarHeight = 20, kLabelWidth = 330, kPlotWidth = 560, kValueWidth = 150;
+constexpr int kBarHeight = 20, kLabelWidth = 560, kPlotWidth = 400, kValueWidth = 200;
 
 std::string escaped(std::string_view text) {
   std::string out;
@@ -55,7 +55,7 @@ std::string bars_svg(const std::vector<Bar>& bars, std::string_view about) {
   }
   const int height = static_cast<int>(bars.size()) * (kBarHeight + 8) + 8;
   std::string out =
-      fmt::format("<svg role=\"img\" aria-label=\"{}\" viewBox=\"0 0 {} {}\" width=\"100%\" font-family=\"sans-serif\" font-size=\"13\">\n",
+      fmt::format("<svg role=\"img\" aria-label=\"{}\" viewBox=\"0 0 {} {}\" width=\"100%\" font-family=\"sans-serif\" font-size=\"12\">\n",
                   escaped(about), kLabelWidth + kPlotWidth + kValueWidth, height);
   int y = 8;
   for (const Bar& b : bars) {
@@ -111,20 +111,35 @@ std::string wire_plot(const std::vector<const Candidate*>& candidates) {
   return bars_svg(bars, "Bytes that a rank sends in a decode step by layout");
 }
 
+// One colour for each row of memory_rows().
+constexpr std::pair<std::string_view, const char*> kMemoryColours[] = {{"embedding", "#c7c7c7"},
+                                                                       {"attention", "#1f77b4"},
+                                                                       {"dense layers", "#8c8c8c"},
+                                                                       {"routed experts", "#d62728"},
+                                                                       {"redundant experts", "#ff9896"},
+                                                                       {"shared experts", "#9467bd"},
+                                                                       {"router", "#17becf"},
+                                                                       {"norms", "#555555"},
+                                                                       {"head", "#bcbd22"},
+                                                                       {"exchange buffers", "#ff9f40"},
+                                                                       {"workspace", "#2ca02c"},
+                                                                       {"kept back", "#e0e0e0"},
+                                                                       {"KV pool", "#98df8a"}};
+
 std::string memory_plot(const std::vector<const Candidate*>& candidates) {
-  constexpr const char* kMemoryColours[] = {"#c7c7c7", "#1f77b4", "#8c8c8c", "#d62728", "#e377c2", "#9467bd",
-                                            "#17becf", "#bcbd22", "#ff9f40", "#2ca02c", "#e0e0e0", "#98df8a"};
   std::vector<Bar> bars;
   for (const Candidate* c : candidates) {
     Bar bar{layout_text(*c), bytes_si(static_cast<double>(c->memory.fixed() + c->memory.kv_pool)), {}};
-    size_t colour = 0;
     for (const auto& [what, bytes] : memory_rows(c->memory))
-      if (what != "missing")
-        bar.segments.push_back({static_cast<double>(bytes), what == "KV pool" ? "#98df8a" : kMemoryColours[colour++ % 11],
-                                fmt::format("{}: {}", what, bytes_si(static_cast<double>(bytes)))});
+      for (const auto& [name, colour] : kMemoryColours)
+        if (what == name)
+          bar.segments.push_back({static_cast<double>(bytes), colour, fmt::format("{}: {}", what, bytes_si(static_cast<double>(bytes)))});
     bars.push_back(std::move(bar));
   }
-  return bars_svg(bars, "Memory of a rank by layout");
+  std::string out = "<p>";
+  for (const auto& [name, colour] : kMemoryColours)
+    out += fmt::format("<span style=\"background:{}\">&emsp;</span> {} &ensp;", colour, name);
+  return out + "</p>\n" + bars_svg(bars, "Memory of a rank by layout");
 }
 
 std::string legend() {
@@ -143,7 +158,7 @@ std::string plan_html(const Plan& p) {
   for (const Candidate* c : distinct(p.search.infeasible, 3)) shown.push_back(c);
   std::string out =
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>cadre plan</title>\n<style>body{font:15px/1.45 "
-      "sans-serif;max-width:1080px;margin:2em auto;padding:0 1em}"
+      "sans-serif;max-width:1200px;margin:2em auto;padding:0 1em}"
       "pre{background:#f5f5f5;padding:.8em;overflow-x:auto}h2{margin-top:1.6em}</style></head><body>\n";
   out += fmt::format("<h1>{} on {} x {}</h1>\n", escaped(p.model), p.request.devices, escaped(p.request.hardware.name));
   out += "<h2>Tokens held by layout</h2>\n" + capacity_plot(shown);

@@ -201,6 +201,14 @@ std::vector<PlannedModel> smaller_models(const PlannedModel& model) {
   return out;
 }
 
+// Within a fifth of a percent, which no model is good for, whole experts are better than slices: they can be moved and replicated.
+bool is_better(const Candidate& a, const Candidate& b) {
+  const auto grade = [](const Candidate& c) { return std::llround(std::log(c.tokens_per_s) * 500); };
+  if (grade(a) != grade(b)) return grade(a) > grade(b);
+  if (a.layout.moe_tp != b.layout.moe_tp) return a.layout.moe_tp < b.layout.moe_tp;
+  return a.memory.cluster_tokens * a.replicas > b.memory.cluster_tokens * b.replicas;
+}
+
 double shortfall(const Candidate& c, const PlanRequest& request) {
   if (c.memory.missing > 0) return 1e15 + static_cast<double>(c.memory.missing);
   const double tokens = std::max(0.0, static_cast<double>(request.context - c.memory.tokens));
@@ -243,10 +251,7 @@ SearchResult search_layouts(const PlannedModel& model, const PlanRequest& reques
       Candidate c = weigh(model, request, options, *resolved, request.devices / world, kSearchRanksWeighed);
       (c.fits() ? out.ranked : out.infeasible).push_back(std::move(c));
     }
-  std::stable_sort(out.ranked.begin(), out.ranked.end(), [](const Candidate& a, const Candidate& b) {
-    if (a.tokens_per_s != b.tokens_per_s) return a.tokens_per_s > b.tokens_per_s;
-    return a.memory.cluster_tokens * a.replicas > b.memory.cluster_tokens * b.replicas;
-  });
+  std::stable_sort(out.ranked.begin(), out.ranked.end(), is_better);
   std::stable_sort(out.infeasible.begin(), out.infeasible.end(),
                    [&](const Candidate& a, const Candidate& b) { return shortfall(a, request) < shortfall(b, request); });
   const bool needs_memory =
