@@ -11,10 +11,11 @@
 namespace cadre::planner {
 namespace {
 
-RankBytes fullest(const PlannedModel& model, const Layout& layout, const ExpertPlacement& placement, int ranks_weighed) {
+// Devices keep the stored form; on CPUs this engine packs it.
+RankBytes fullest(const PlannedModel& model, const Layout& layout, const ExpertPlacement& placement, bool is_cpu, int ranks_weighed) {
   RankBytes out;
   for (int rank = 0; rank < std::min(layout.world, std::max(1, ranks_weighed)); ++rank) {
-    const RankBytes bytes = model.rank_bytes(layout, placement, rank);
+    const RankBytes bytes = is_cpu ? model.rank_allocated(layout, placement, rank) : model.rank_bytes(layout, placement, rank);
     if (bytes.total() > out.total()) out = bytes;
   }
   return out;
@@ -86,12 +87,12 @@ MemoryBudget plan_memory(const PlannedModel& model, const Layout& layout, const 
   MemoryBudget out;
   out.memory = static_cast<int64_t>(hardware.memory_bytes);
   out.reserve = static_cast<int64_t>(hardware.reserve_bytes);
-  out.weights = fullest(model, layout, initial_placement(config, layout), options.ranks_weighed);
+  out.weights = fullest(model, layout, initial_placement(config, layout), hardware.is_cpu, options.ranks_weighed);
   if (layout.redundant_experts > 0) {
     Layout once = layout;
     once.redundant_experts = 0;
-    out.replicas =
-        std::max<int64_t>(0, out.weights.routed - fullest(model, once, initial_placement(config, once), options.ranks_weighed).routed);
+    out.replicas = std::max<int64_t>(
+        0, out.weights.routed - fullest(model, once, initial_placement(config, once), hardware.is_cpu, options.ranks_weighed).routed);
   }
   out.exchange = layout.world > 1 ? exchange_bytes(config, layout, options.activation_bytes, options.is_fp8_dispatch) : 0;
   out.workspace = workspace_bytes(config, layout, options.max_rows, options.max_sequences, options.activation_bytes);

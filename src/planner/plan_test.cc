@@ -9,6 +9,7 @@
 #include "config/test_configs.h"
 #include "planner/known_model.h"
 #include "planner/report.h"
+#include "planner/start_budget.h"
 #include "tests/testing.h"
 
 namespace cadre::planner {
@@ -160,6 +161,34 @@ TEST(Search, AbsurdSizesStaySound) {
     }
   }
   EXPECT_GT(planned, 30);
+}
+
+// On CPUs the plan is the check at start, and so what is allocated.
+TEST(Memory, OfACpuHostIsWhatTheEngineAllocates) {
+  for (const std::string_view type : testing::kModelTypes) {
+    const ModelConfig config = parse_model_config(testing::small_config_with(type, "{}"));
+    const bool has_experts = config.moe.router.num_experts > 0;
+    const Layout layout{
+        .world = 2, .attn_dp = 2, .ep = has_experts ? 2 : 1, .exchange = ExchangeKind::kAllToAll, .redundant_experts = has_experts ? 2 : 0};
+    const MemoryBudget plan =
+        plan_memory(PlannedModel(config, WeightType::kCheckpoint), layout, HardwareTable::built_in().find("cpu-desktop"),
+                    {.kv_value_bytes = 4, .max_rows = 64, .activation_bytes = 4});
+    StartBudget start = start_budget(
+        {.config = &config, .layout = layout, .max_rows = 64, .max_sequences = 64, .ranks = {0, 1}, .memory = int64_t{1} << 40});
+    EXPECT_EQ(plan.weights, std::max(start.ranks[0].weights, start.ranks[1].weights,
+                                     [](const RankBytes& a, const RankBytes& b) { return a.total() < b.total(); }))
+        << type;
+    EXPECT_EQ(plan.kv_bytes_per_token * 16, start.kv_block_bytes);
+    start.set_kv_blocks(10);
+    EXPECT_EQ(start.ranks[0].kv_pool, 10 * start.kv_block_bytes);
+    EXPECT_EQ(start.missing(), 0);
+    EXPECT_NO_THROW(refuse_what_does_not_fit(start));
+    start.set_kv_blocks(start.most_kv_blocks());
+    EXPECT_EQ(start.missing(), 0);
+    start.set_kv_blocks(start.most_kv_blocks() + 1);
+    EXPECT_GT(start.missing(), 0);
+    EXPECT_THROW(refuse_what_does_not_fit(start), Error);
+  }
 }
 
 TEST(Search, RemediesAreTrue) {

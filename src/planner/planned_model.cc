@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "parallel/allocated_bytes.h"
 #include "planner/hardware.h"
 
 namespace cadre::planner {
@@ -116,6 +117,11 @@ int64_t PlannedModel::served_slice_bytes(const TensorClass& c, const Slice& slic
 RankBytes PlannedModel::rank_bytes(const Layout& layout, const ExpertPlacement& placement, int world_rank) const {
   return cadre::rank_bytes(classes_, config_, layout, placement, world_rank,
                            [this](const TensorClass& c, const Slice& slice) { return served_slice_bytes(c, slice); });
+}
+
+RankBytes PlannedModel::rank_allocated(const Layout& layout, const ExpertPlacement& placement, int world_rank) const {
+  return converts_ ? rank_bytes(layout, placement, world_rank)
+                   : allocated_bytes(classes_, config_, layout, placement.slots_per_rank(), world_rank);
 }
 
 RankBytes PlannedModel::rank_parameters(const Layout& layout, const ExpertPlacement& placement, int world_rank) const {

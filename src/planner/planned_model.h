@@ -31,6 +31,8 @@ class PlannedModel {
   WeightType type() const { return type_; }
   // Served bytes of one rank, and its parameters (replicas counted as often as they are there).
   RankBytes rank_bytes(const Layout& layout, const ExpertPlacement& placement, int world_rank) const;
+  // What this engine's memory takes of them (parallel/allocated_bytes.h); types that it does not load count as rank_bytes().
+  RankBytes rank_allocated(const Layout& layout, const ExpertPlacement& placement, int world_rank) const;
   RankBytes rank_parameters(const Layout& layout, const ExpertPlacement& placement, int world_rank) const;
   // Of the whole model, everything once; the layers that predict further tokens apart.
   RankBytes bytes() const;
