@@ -141,6 +141,7 @@ void add_model(const DoctorFlags& flags, const HostFacts& facts, const MeasuredS
                             .fma_flops_per_s = speed.fma_flops_per_s};
     request.cache_bytes = facts.cpu.last_level_cache_bytes;
     request.kv_dtype = flags.kv_cache_dtype == "bfloat16" ? DType::kBF16 : DType::kF32;
+    request.num_threads = flags.threads > 0 ? flags.threads : usable_threads(facts.cpu);
     request.max_num_seqs = flags.max_num_seqs;
     request.max_model_len = flags.max_model_len;
     if (flags.max_model_len > config.max_position)

@@ -30,9 +30,6 @@ namespace {
 // Where one rank's long prompt would hold up the tokens of all: docs/ranks.md, "Long prompts", has the figures.
 constexpr int64_t kSharedStepPrefill = 128;
 
-// Where that share of the free memory and the weights do not go together, the cache takes this of what the weights leave.
-constexpr double kKvShareOfTheRest = 0.9;
-
 SamplingDefaults load_defaults(const std::filesystem::path& dir) {
   SamplingDefaults d;
   const auto path = dir / "generation_config.json";
@@ -61,8 +58,7 @@ DType kv_dtype_of(const std::string& name) { return name == "bfloat16" ? DType::
 // Blocks of each rank. Memory is given, or found, for all ranks of this machine together.
 int64_t choose_kv_blocks(const EngineFlags& flags, const planner::StartBudget& memory, int num_ranks, int64_t max_model_len) {
   if (flags.num_kv_blocks > 0) return flags.num_kv_blocks;
-  const double left = static_cast<double>(std::max<int64_t>(0, memory.memory - memory.fixed()));
-  const int64_t budget = flags.kv_cache_memory.empty() ? static_cast<int64_t>(std::min(kKvShareOfFreeMemory * static_cast<double>(memory.memory), kKvShareOfTheRest * left))
+  const int64_t budget = flags.kv_cache_memory.empty() ? kv_bytes_unless_told(memory.memory, memory.fixed())
                                                        : parse_bytes(flags.kv_cache_memory, "--kv-cache-memory");
   const int64_t blocks =
       kv_blocks_in({.bytes = budget, .num_ranks = num_ranks, .token_bytes = memory.kv_block_bytes / kKvBlockTokens, .max_num_seqs = flags.max_num_seqs, .max_model_len = max_model_len});

@@ -9,6 +9,7 @@
 #include "config/tensor_spec.h"
 #include "parallel/kv_budget.h"
 #include "parallel/rank_bytes.h"
+#include "planner/start_budget.h"
 
 namespace cadre {
 namespace {
@@ -22,30 +23,45 @@ RankBytes one_rank_bytes(const ModelConfig& config) {
       num_experts > 0 ? ExpertPlacement::initial(num_experts, 1, PlacementStrategy::kLinear) : ExpertPlacement{})[0];
 }
 
-Finding weights_finding(const RankBytes& bytes, int64_t usable) {
+// What `cadre serve` checks before it loads.
+planner::StartBudget budget_of(const ModelConfig& config, const CapacityRequest& request) {
+  return planner::start_budget({.config = &config,
+                                .layout = {},
+                                .kv_dtype = request.kv_dtype,
+                                .max_rows = request.max_num_batched_tokens,
+                                .max_sequences = request.max_num_seqs,
+                                .num_threads = request.num_threads,
+                                .ranks = {0},
+                                .memory = request.usable_bytes});
+}
+
+Finding weights_finding(const planner::StartBudget& budget) {
   Finding f{.section = "model", .name = "weights"};
-  f.text = fmt::format("{} of {} that this process can take", gib_text(bytes.total()), gib_text(usable));
-  if (bytes.routed > 0) f.text += fmt::format(" ({} of them routed experts)", gib_text(bytes.routed));
-  f.values = {{"bytes", bytes.total()}, {"routed_bytes", bytes.routed}, {"usable_bytes", usable}};
-  if (bytes.total() > usable) {
+  const RankBytes& weights = budget.ranks[0].weights;
+  f.text = fmt::format("{} loaded, with workspaces {} of {} that this process can take", gib_text(weights.total()),
+                       gib_text(budget.fixed()), gib_text(budget.memory));
+  if (weights.routed > 0) f.text += fmt::format(" ({} are routed experts)", gib_text(weights.routed));
+  f.values = {{"bytes", weights.total()},
+              {"routed_bytes", weights.routed},
+              {"fixed_bytes", budget.fixed()},
+              {"usable_bytes", budget.memory}};
+  if (budget.fixed() > budget.memory) {
     f.status = FindingStatus::kProblem;
     f.advice = fmt::format(
         "{} short: a machine with more memory, a smaller checkpoint, or experts spread over the ranks of several hosts "
         "(docs/ranks.md)",
-        gib_text(bytes.total() - usable));
+        gib_text(budget.fixed() - budget.memory));
   }
   return f;
 }
 
-Finding cache_finding(const ModelConfig& config, const CapacityRequest& request, int64_t weight_bytes,
-                      int64_t token_bytes, int64_t max_model_len) {
+Finding cache_finding(const planner::StartBudget& budget, const CapacityRequest& request, int64_t max_model_len) {
   Finding f{.section = "model", .name = "KV cache"};
-  const auto bytes = static_cast<int64_t>(kKvShareOfFreeMemory * static_cast<double>(request.usable_bytes));
-  const int64_t tokens = kKvBlockTokens * kv_blocks_in({.bytes = bytes,
+  const int64_t token_bytes = budget.kv_block_bytes / kKvBlockTokens;
+  const int64_t tokens = kKvBlockTokens * kv_blocks_in({.bytes = kv_bytes_unless_told(budget.memory, budget.fixed()),
                                                         .token_bytes = token_bytes,
                                                         .max_num_seqs = request.max_num_seqs,
                                                         .max_model_len = max_model_len});
-  const int64_t left = std::max<int64_t>(request.usable_bytes - weight_bytes, 0);
   f.text = fmt::format("{} tokens ({} bytes each, {} in all)", grouped_text(tokens), grouped_text(token_bytes),
                        gib_text(tokens * token_bytes));
   f.text += tokens >= max_model_len ? fmt::format(": {} sequences of the whole context of {}",
@@ -54,18 +70,14 @@ Finding cache_finding(const ModelConfig& config, const CapacityRequest& request,
   f.values = {{"tokens", tokens},
               {"bytes_per_token", token_bytes},
               {"bytes", tokens * token_bytes},
-              {"context", max_model_len},
-              {"layers", config.num_layers}};
-  if (tokens * token_bytes > left) {
-    f.status = left < token_bytes * kKvBlockTokens ? FindingStatus::kProblem : FindingStatus::kNote;
-    f.text += fmt::format("; beside the weights there is room for {}", grouped_text(left / token_bytes));
-    f.advice =
-        fmt::format("cadre serve --kv-cache-memory {}MiB: the rule of {} % of free memory does not know the weights",
-                    (left * 9 / 10) >> 20, static_cast<int>(kKvShareOfFreeMemory * 100));
+              {"context", max_model_len}};
+  if (tokens == 0) {
+    f.status = FindingStatus::kProblem;
+    f.advice = "the weights leave no room: a machine with more memory, or a smaller checkpoint";
   } else if (tokens < max_model_len) {
     f.status = FindingStatus::kNote;
-    f.advice = fmt::format("cadre serve --max-model-len {}, or more --kv-cache-memory, or --kv-cache-dtype bfloat16",
-                           std::max<int64_t>(tokens, kKvBlockTokens));
+    f.advice =
+        fmt::format("cadre serve --max-model-len {}, or more --kv-cache-memory, or --kv-cache-dtype bfloat16", tokens);
   }
   return f;
 }
@@ -110,12 +122,11 @@ std::vector<Finding> check_capacity(const ModelConfig& config, const CapacityReq
     model.text += fmt::format(", {} experts of which {} a token", router.num_experts, router.top_k);
   model.text += fmt::format(", context {}", grouped_text(config.max_position));
   out.push_back(std::move(model));
-  const RankBytes bytes = one_rank_bytes(config);
-  out.push_back(weights_finding(bytes, request.usable_bytes));
-  const int64_t token_bytes = kv_bytes_per_token(config, request.kv_dtype);
+  const planner::StartBudget budget = budget_of(config, request);
+  const int64_t token_bytes = budget.kv_block_bytes / kKvBlockTokens;
   const int64_t max_model_len = request.max_model_len > 0 ? request.max_model_len : config.max_position;
-  if (out.back().status != FindingStatus::kProblem)
-    out.push_back(cache_finding(config, request, bytes.total(), token_bytes, max_model_len));
+  out.push_back(weights_finding(budget));
+  if (out.back().status != FindingStatus::kProblem) out.push_back(cache_finding(budget, request, max_model_len));
   if (request.read_bytes_per_s > 0) {
     Finding f{.section = "model", .name = "decode limit"};
     const double one = limit_per_second(config, request, token_bytes, 1, 0),
@@ -125,7 +136,8 @@ std::vector<Finding> check_capacity(const ModelConfig& config, const CapacityReq
         "at most {:.1f} tokens/s for one sequence ({:.1f} at its full context), {:.1f} for {} together, by what memory "
         "and multipliers gave above",
         one, full, batch, kBatch);
-    if (bytes.total() < request.cache_bytes) f.text += "; more may come, as the caches hold all weights";
+    if (budget.ranks[0].weights.total() < request.cache_bytes)
+      f.text += "; more may come, as the caches hold all weights";
     f.values = {{"tokens_per_s_one", one},
                 {"tokens_per_s_one_full_context", full},
                 {"tokens_per_s_batch", batch},

@@ -16,6 +16,8 @@ struct CapacityRequest {
   double read_bytes_per_s = 0, fma_flops_per_s = 0;  // 0: not measured
   int64_t cache_bytes = 0;                           // of the processors' last level; 0: not known
   DType kv_dtype = DType::kF32;
+  int64_t max_num_batched_tokens = 512;
+  int64_t num_threads = 1;
   int64_t max_num_seqs = 64;  // as `cadre serve` is started
   int64_t max_model_len = 0;  // 0: the model's context
 };

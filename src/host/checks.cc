@@ -171,9 +171,6 @@ std::vector<Finding> check_memory(const MemoryFacts& memory) {
   } else if (memory.usable_bytes() < kLittleMemoryBytes) {
     f.status = FindingStatus::kProblem;
     f.advice = "end other programs or raise the container's limit: little more than the smallest models fits";
-  } else if (memory.container_limit_bytes) {
-    f.status = FindingStatus::kNote;
-    f.advice = "give --kv-cache-memory: without it the cache is sized by the host's free memory";
   }
   out.push_back(std::move(f));
   if (memory.swap_total_bytes > memory.swap_free_bytes) {

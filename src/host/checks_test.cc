@@ -71,7 +71,8 @@ TEST(Checks, MemoryThatIsShortOrBoundedIsSaid) {
   EXPECT_EQ(find(check_memory(memory), "memory").status, FindingStatus::kProblem);
   memory = usual_memory();
   memory.container_limit_bytes = int64_t{8} << 30;
-  EXPECT_EQ(find(check_memory(memory), "memory").status, FindingStatus::kNote);
+  EXPECT_EQ(find(check_memory(memory), "memory").status, FindingStatus::kOk);
+  EXPECT_EQ(find(check_memory(memory), "memory").values.at("usable_bytes").as_int64(), int64_t{8} << 30);
   memory = usual_memory();
   memory.transparent_huge_pages = "never";
   EXPECT_EQ(find(check_memory(memory), "huge pages").status, FindingStatus::kNote);
@@ -213,10 +214,12 @@ TEST(Capacity, WhatDoesNotFitIsSaidWithWhatIsMissing) {
   const auto none = check_capacity(config, {.usable_bytes = 1 << 20});
   EXPECT_EQ(find(none, "weights").status, FindingStatus::kProblem);
   EXPECT_NE(find(none, "weights").advice.find("short"), std::string::npos);
-  const int64_t weights = find(none, "weights").values.at("bytes").as_int64();
-  // The weights fit, and the rule of the cache would take what they need.
-  const auto tight = check_capacity(config, {.usable_bytes = weights + (weights / 10)});
+  // The weights fit, and little more: the cache takes what they leave.
+  const int64_t fixed = find(none, "weights").values.at("fixed_bytes").as_int64();
+  const auto tight = check_capacity(config, {.usable_bytes = fixed + (1 << 20)});
   EXPECT_EQ(find(tight, "KV cache").status, FindingStatus::kNote) << findings_text(tight);
+  EXPECT_LE(find(tight, "KV cache").values.at("bytes").as_int64(), 1 << 20);
+  EXPECT_EQ(find(check_capacity(config, {.usable_bytes = fixed + 1000}), "KV cache").status, FindingStatus::kProblem);
   expect_advice(none);
   expect_advice(tight);
   EXPECT_THROW(find(none, "decode limit"), std::runtime_error);  // nothing was measured

@@ -69,10 +69,14 @@ std::string gib_text(int64_t bytes) {
 }
 
 std::string grouped_text(int64_t number) {
-  std::string digits = fmt::format("{}", number);
-  for (auto at = static_cast<int64_t>(digits.size()) - 3; at > (number < 0 ? 1 : 0); at -= 3)
-    digits.insert(static_cast<size_t>(at), ",");
-  return digits;
+  const std::string digits = fmt::format("{}", number);
+  const size_t sign = number < 0 ? 1 : 0;
+  std::string out;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > sign && (digits.size() - i) % 3 == 0) out += ',';
+    out += digits[i];
+  }
+  return out;
 }
 
 }  // namespace cadre

@@ -8,6 +8,10 @@ namespace cadre {
 // Unless told, the cache takes this share of the memory that is free before weights are loaded, and never more than all
 // sequences at full length can fill.
 inline constexpr double kKvShareOfFreeMemory = 0.4;
+// Where that and the weights do not go together, it takes this of what the weights leave.
+inline constexpr double kKvShareOfTheRest = 0.9;
+// Bytes for the caches of all ranks, unless told. fixed: what else is going to be allocated.
+int64_t kv_bytes_unless_told(int64_t free_bytes, int64_t fixed_bytes);
 
 struct KvBudget {
   int64_t bytes = 0;           // for all ranks of the machine together

@@ -18,5 +18,13 @@ TEST(KvBudget, SharesMemoryAmongRanksAndStopsAtWhatSequencesCanFill) {
   EXPECT_EQ(kv_blocks_in(poor), 0);
 }
 
+TEST(KvBudget, UnlessToldTheCacheLeavesRoomForTheWeights) {
+  EXPECT_EQ(kv_bytes_unless_told(1000, 0), 400);
+  EXPECT_EQ(kv_bytes_unless_told(1000, 500), 400);
+  EXPECT_EQ(kv_bytes_unless_told(1000, 900), 90);
+  EXPECT_EQ(kv_bytes_unless_told(1000, 2000), 0);
+  EXPECT_EQ(kv_bytes_unless_told(-5, 0), 0);
+}
+
 }  // namespace
 }  // namespace cadre
