@@ -80,6 +80,7 @@ int main(int argc, char** argv) {
   add_eplb(app, &run);
   add_plan_command(app, &run);
   add_doctor(app, &run);
+  add_calibrate(app, &run);
   add_launch(app, &run, launched);
   add_verify(app, &run);
   add_version(app, &run);

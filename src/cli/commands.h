@@ -22,6 +22,7 @@ void add_generate(CLI::App& app, Run* run);
 void add_inspect(CLI::App& app, Run* run);
 void add_eplb(CLI::App& app, Run* run);
 void add_doctor(CLI::App& app, Run* run);
+void add_calibrate(CLI::App& app, Run* run);
 void add_ask(CLI::App& app, Run* run);
 void add_launch(CLI::App& app, Run* run, std::vector<std::string> launched);
 // Cuts the command that `launch` starts off the arguments; empty for other commands.

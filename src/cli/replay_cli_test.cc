@@ -30,7 +30,7 @@ class ReplayCli : public ::testing::Test {
     return file(
         name,
         R"({"model": "m", "cost": {"us": {"step": )" + us +
-            R"(, "decode_row": 10, "decode_context_token": 0, "prefill_row": 20, "prefill_pair": 0, "active_expert": 1, "other_ranks_row": 0},
+            R"(, "decode_row": 10, "decode_context_token": 0, "prefill_row": 20, "prefill_pair": 0, "active_expert": 1, "other_ranks_row": 0, "prefill_sequence": 0},
         "num_experts": 8, "top_k": 2}, "ranks": 2, "max_num_seqs": 8, "max_num_batched_tokens": 64, "max_prefill_tokens_per_step": 16, "num_kv_blocks": 100, "max_model_len": 512})");
   }
   static Ran plan(const std::string& arguments) { return testing::run_cadre("plan " + arguments); }
@@ -98,6 +98,27 @@ TEST_F(ReplayCli, TakesMeasuredStepTimes) {
   EXPECT_EQ(run.at("requests_of_rank").as_array().size(), 2u);
 }
 
+TEST_F(ReplayCli, CalibratesAndReplaysWhatItMeasured) {
+  const std::string demo = (testing::source_dir() / "models" / "demo").string(),
+                    cost = (dir_.path() / "measured.json").string();
+  std::string trace = "arrival_s,input_tokens,output_tokens\n";
+  for (int i = 0; i < 4; ++i) trace += "0.0" + std::to_string(i) + ",20,3\n";
+  const std::string check = file("check.csv", trace);
+  const Ran ran = testing::run_cadre("calibrate " + demo +
+                                     " --json --rounds 1 --max-num-seqs 2 --max-model-len 96 --threads 1 --out " +
+                                     cost + " --check " + check);
+  ASSERT_EQ(ran.code, 0) << ran.out;
+  const json::value report = parse_json(ran.out, "report");
+  EXPECT_GT(report.at("num_steps").as_int64(), 20);
+  EXPECT_EQ(report.at("check").at("replayed").at("answered").as_int64(), 4);
+  EXPECT_EQ(plan("--json --replay " + check + " --replay-cost " + cost).code, 0);
+  EXPECT_EQ(
+      testing::run_cadre("calibrate " + demo + " --out /nowhere/x --rounds 1 --max-num-seqs 1 --max-model-len 64").code,
+      2);
+  EXPECT_EQ(testing::run_cadre("calibrate /nowhere").code, 2);
+  EXPECT_EQ(testing::run_cadre("calibrate " + demo + " --rounds 0").code, 2);
+}
+
 TEST_F(ReplayCli, BadTracesAndFlagsEndWithOneSentenceAndCode2) {
   const std::string unsorted = file("unsorted.csv", "arrival_s,input_tokens,output_tokens\n5,1,1\n4,1,1\n"),
                     words = file("words.csv", "arrival_s,input_tokens,output_tokens\n5,one,1\n"),
@@ -113,8 +134,8 @@ TEST_F(ReplayCli, BadTracesAndFlagsEndWithOneSentenceAndCode2) {
         devices() + "--replay " + azure() + " --replay-eplb",
         devices() + "--replay " + azure() + " --replay-load " + other,
         devices() + "--replay " + azure() + " --replay-repeat 0", "--replay " + azure() + " --replay-cost " + other,
-        "--replay " + azure() + " --replay-cost " + calibration("-1", "negative.json"), "--replay-cost " + calibration(),
-        "--replay " + azure()}) {
+        "--replay " + azure() + " --replay-cost " + calibration("-1", "negative.json"),
+        "--replay-cost " + calibration(), "--replay " + azure()}) {
     const Ran ran = plan(arguments);
     EXPECT_EQ(ran.code, 2) << arguments << "\n" << ran.out;
     EXPECT_TRUE(ran.out.rfind("cadre", 0) == 0) << ran.out;

@@ -75,6 +75,7 @@ struct Controller::Impl {
   void run(Rank& rank);
   void run_alone(Rank& rank);
   void run_together(Rank& rank);
+  void run_step(Rank& rank, std::span<const int64_t> dp_rows, int64_t order) const;
   void run_remote(Rank& rank);
   void take_report(Rank& rank, const RankReport& report);
   void lose(Rank& rank, const std::string& how);
@@ -310,7 +311,7 @@ void Controller::Impl::run_alone(Rank& rank) {
       execute(engine, &commands);
       const int64_t num_rows = engine.schedule();
       publish(rank);  // a step may be long: what runs in it waits no more
-      if (num_rows > 0) engine.run_scheduled({}, engine.order());
+      if (num_rows > 0) run_step(rank, {}, engine.order());
     } catch (const PeerLost&) {  // of the ranks that share this one's heads or experts
       throw;
     } catch (const std::exception& e) {
@@ -320,6 +321,12 @@ void Controller::Impl::run_alone(Rank& rank) {
     if (!engine.has_work()) rest(rank);
   }
   execute(engine, &commands);
+}
+
+void Controller::Impl::run_step(Rank& rank, std::span<const int64_t> dp_rows, int64_t order) const {
+  if (options.step_observer.begins) options.step_observer.begins(rank.idx, rank.engine->scheduled());
+  rank.engine->run_scheduled(dp_rows, order);
+  if (options.step_observer.ends) options.step_observer.ends(rank.idx);
 }
 
 // The same with all ranks at once: before each step they vote (sched/step_agreement.h).
@@ -365,7 +372,7 @@ void Controller::Impl::run_together(Rank& rank) {
       dp_rows.resize(votes.size());
       for (size_t r = 0; r < votes.size(); ++r) dp_rows[r] = votes[r].num_rows;
       try {
-        engine.run_scheduled(dp_rows, votes[0].order);
+        run_step(rank, dp_rows, votes[0].order);
       } catch (const PeerLost&) {
         throw;
       } catch (const std::exception& e) {

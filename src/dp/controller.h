@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,12 @@ namespace cadre {
 
 using RequestHandle = uint64_t;
 
+// For whoever measures steps; called on the ranks' threads, for ranks without rows too.
+struct StepObserver {
+  std::function<void(int rank, std::span<const ScheduledRows> rows)> begins;  // about to run; rows are valid during the call
+  std::function<void(int rank)> ends;                                          // its tokens have been delivered
+};
+
 struct ControllerOptions {
   // Choices waiting, not yet running, on all ranks together, and their prompt tokens; past either, submit throws
   // kOverloaded. Into an empty queue everything goes that is valid.
@@ -31,6 +38,7 @@ struct ControllerOptions {
   // Of a controller whose one rank takes its requests from another process: told after each decision, step and pause, on
   // the rank's thread. first_rank: which data-parallel rank it is.
   std::function<void(const RankReport&)> on_report;
+  StepObserver step_observer;  // of the engines in this process; both or none
   int first_rank = 0;
 };
 

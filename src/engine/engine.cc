@@ -395,6 +395,8 @@ int64_t Engine::num_scheduled_samples() const {
   return std::count_if(impl_->scheduled.begin(), impl_->scheduled.end(), [](const ScheduledRows& rows) { return rows.samples; });
 }
 
+std::span<const ScheduledRows> Engine::scheduled() const { return impl_->scheduled; }
+
 int64_t Engine::placement_generation() const { return impl_->model->placement_generation(); }
 int64_t Engine::order() const { return impl_->model->order(); }
 

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "engine/request.h"
 #include "models/model.h"
+#include "sched/scheduler.h"
 #include "tokenizer/tokenizer.h"
 
 namespace cadre {
@@ -62,6 +63,7 @@ class Engine {
   // data-parallel rank, where there are several; then a rank without rows takes part too.
   int64_t schedule(bool others_decode = false);
   int64_t num_scheduled_samples() const;  // sequences that the scheduled step gives a token
+  std::span<const ScheduledRows> scheduled() const;  // who runs in it; valid until run_scheduled()
   int64_t placement_generation() const;   // Model::placement_generation()
   int64_t order() const;                  // Model::order()
   void run_scheduled(std::span<const int64_t> dp_rows = {}, int64_t order = 0);

@@ -22,6 +22,7 @@ struct StepShape {
   int64_t decode_context = 0;  // cached tokens that those attend to, in all
   int64_t prefill_rows = 0;    // prompt tokens
   int64_t prefill_pairs = 0;   // (prompt token, token it attends to): for rows a .. b - 1 of a prompt, b(b+1)/2 - a(a+1)/2
+  int64_t prefill_sequences = 0;  // that those are of; only measured costs weigh them
   int64_t rows() const { return decode_rows + prefill_rows; }
   bool operator==(const StepShape&) const = default;
 };

@@ -56,21 +56,6 @@ struct Server {
   std::optional<ExpertBalance> balance;
 };
 
-StepShape shape_of(std::span<const ScheduledRows> scheduled) {
-  StepShape shape;
-  for (const ScheduledRows& rows : scheduled) {
-    const int64_t end = rows.start + rows.num_rows;
-    if (rows.num_rows == 1 && rows.samples) {
-      ++shape.decode_rows;
-      shape.decode_context += end;
-    } else {
-      shape.prefill_rows += rows.num_rows;
-      shape.prefill_pairs += (end * (end + 1) - rows.start * (rows.start + 1)) / 2;
-    }
-  }
-  return shape;
-}
-
 class Cluster {
  public:
   Cluster(const Trace& trace, const ClusterOptions& options);
@@ -316,6 +301,22 @@ void Cluster::count_step(const Server& server, double us) {
 }
 
 }  // namespace
+
+StepShape shape_of(std::span<const ScheduledRows> scheduled) {
+  StepShape shape;
+  for (const ScheduledRows& rows : scheduled) {
+    const int64_t end = rows.start + rows.num_rows;
+    if (rows.num_rows == 1 && rows.samples) {
+      ++shape.decode_rows;
+      shape.decode_context += end;
+    } else {
+      ++shape.prefill_sequences;
+      shape.prefill_rows += rows.num_rows;
+      shape.prefill_pairs += (end * (end + 1) - rows.start * (rows.start + 1)) / 2;
+    }
+  }
+  return shape;
+}
 
 ClusterResult replay_trace(const Trace& trace, const ClusterOptions& options) {
   check_options(options);

@@ -18,6 +18,9 @@
 
 namespace cadre::replay {
 
+// What a scheduled step of a rank holds.
+StepShape shape_of(std::span<const ScheduledRows> scheduled);
+
 struct ClusterOptions {
   int replicas = 1;  // independent servers
   int ranks = 1;     // data-parallel ranks of each, which step together

@@ -14,14 +14,14 @@ constexpr double kBalanceSteps = 128;
 
 // Solves the normal equations for the features in `active`; others are 0. Ridge keeps features that never vary apart
 // from noise.
-LinearCost::Features solve(const std::vector<LinearCost::Features>& rows,
+LinearCost::Features solve(const std::vector<LinearCost::Features>& rows, const std::vector<double>& weights,
                            const std::array<bool, LinearCost::kNumFeatures>& active) {
   constexpr size_t kN = LinearCost::kNumFeatures;
   double a[kN][kN + 1] = {};
-  for (const LinearCost::Features& row : rows)
+  for (size_t r = 0; r < rows.size(); ++r)
     for (size_t i = 0; i < kN; ++i) {
-      for (size_t j = 0; j < kN; ++j) a[i][j] += row[i] * row[j];
-      a[i][kN] += row[i];  // every measured time is 1 in its own unit
+      for (size_t j = 0; j < kN; ++j) a[i][j] += weights[r] * rows[r][i] * rows[r][j];
+      a[i][kN] += weights[r] * rows[r][i];  // every measured time is 1 in its own unit
     }
   for (size_t i = 0; i < kN; ++i) {
     if (active[i]) {
@@ -48,22 +48,29 @@ LinearCost::Features solve(const std::vector<LinearCost::Features>& rows,
   return out;
 }
 
-// Sum over rows of row[i] * (1 - row . x): how much the error falls as x[i] grows.
-LinearCost::Features descent(const std::vector<LinearCost::Features>& rows, const LinearCost::Features& x) {
+double residual_of(const LinearCost::Features& row, const LinearCost::Features& x) {
+  double out = 1;
+  for (size_t i = 0; i < x.size(); ++i) out -= row[i] * x[i];
+  return out;
+}
+
+// How much the weighed error falls as each of x grows.
+LinearCost::Features descent(const std::vector<LinearCost::Features>& rows, const std::vector<double>& weights,
+                             const LinearCost::Features& x) {
   LinearCost::Features out{};
-  for (const LinearCost::Features& row : rows) {
-    double residual = 1;
-    for (size_t i = 0; i < x.size(); ++i) residual -= row[i] * x[i];
-    for (size_t i = 0; i < x.size(); ++i) out[i] += row[i] * residual;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    const double residual = weights[r] * residual_of(rows[r], x);
+    for (size_t i = 0; i < x.size(); ++i) out[i] += rows[r][i] * residual;
   }
   return out;
 }
 
-LinearCost::Features non_negative_least_squares(const std::vector<LinearCost::Features>& rows) {
+LinearCost::Features non_negative_least_squares(const std::vector<LinearCost::Features>& rows,
+                                                const std::vector<double>& weights) {
   LinearCost::Features x{};
   std::array<bool, LinearCost::kNumFeatures> active{};
   for (int round = 0; round < 100; ++round) {
-    const LinearCost::Features gradient = descent(rows, x);
+    const LinearCost::Features gradient = descent(rows, weights, x);
     size_t best = x.size();
     for (size_t i = 0; i < x.size(); ++i) {
       double scale = 0;
@@ -73,7 +80,7 @@ LinearCost::Features non_negative_least_squares(const std::vector<LinearCost::Fe
     if (best == x.size()) return x;
     active[best] = true;
     while (true) {
-      const LinearCost::Features wanted = solve(rows, active);
+      const LinearCost::Features wanted = solve(rows, weights, active);
       double step = 1;
       for (size_t i = 0; i < x.size(); ++i)
         if (active[i] && wanted[i] <= 0) step = std::min(step, x[i] / (x[i] - wanted[i]));
@@ -135,7 +142,8 @@ LinearCost::Features LinearCost::features(std::span<const StepShape> dp_ranks) c
           static_cast<double>(fullest->prefill_rows),
           static_cast<double>(fullest->prefill_pairs),
           active,
-          static_cast<double>(rows - fullest->rows())};
+          static_cast<double>(rows - fullest->rows()),
+          static_cast<double>(fullest->prefill_sequences)};
 }
 
 double LinearCost::operator()(std::span<const StepShape> dp_ranks, double) const {
@@ -161,7 +169,18 @@ LinearCost fit_linear_cost(std::span<const MeasuredStep> steps, int64_t num_expe
   }
   for (auto& row : rows)
     for (size_t i = 0; i < scale.size(); ++i) row[i] = scale[i] > 0 ? row[i] / scale[i] : 0;
-  cost.us = non_negative_least_squares(rows);
+  // Long steps are few and make the queues: they count more, though not by all of their length. Steps that something
+  // else on the machine held up pull squares far: beyond a tenth, errors are weighed as absolute ones.
+  constexpr int kReweighings = 8;
+  constexpr double kSquaredUpTo = 0.1;
+  std::vector<double> importance, weights;
+  for (const MeasuredStep& step : steps) importance.push_back(std::sqrt(step.us));
+  weights = importance;
+  for (int round = 0; round <= kReweighings; ++round) {
+    cost.us = non_negative_least_squares(rows, weights);
+    for (size_t r = 0; r < rows.size(); ++r)
+      weights[r] = importance[r] / std::max(std::abs(residual_of(rows[r], cost.us)), kSquaredUpTo);
+  }
   for (size_t i = 0; i < scale.size(); ++i) cost.us[i] = scale[i] > 0 ? cost.us[i] / scale[i] : 0;
   return cost;
 }

@@ -27,10 +27,11 @@ StepCost roofline_cost(const planner::PlannedModel& model, const Layout& layout,
 // Measured: a sum of coefficients (us, none negative) times what a step has. Rows are those of the rank with the most;
 // all ranks wait for it.
 struct LinearCost {
-  static constexpr size_t kNumFeatures = 7;
+  static constexpr size_t kNumFeatures = 8;
   using Features = std::array<double, kNumFeatures>;
   static constexpr std::array<std::string_view, kNumFeatures> kNames = {
-      "step", "decode_row", "decode_context_token", "prefill_row", "prefill_pair", "active_expert", "other_ranks_row"};
+      "step",         "decode_row",    "decode_context_token", "prefill_row",
+      "prefill_pair", "active_expert", "other_ranks_row",      "prefill_sequence"};
   Features us{};
   int64_t num_experts = 0, top_k = 0;  // for the experts that rows wake; 0: dense
 
@@ -38,7 +39,7 @@ struct LinearCost {
   double operator()(std::span<const StepShape> dp_ranks, double balancedness) const;
 };
 
-// Coefficients that fit measured steps best: least squares of relative errors, none below 0 (Lawson and Hanson's active
+// Coefficients that fit measured steps best: least relative errors, none below 0 (Lawson and Hanson's active
 // sets). Throws Error with fewer steps than coefficients.
 struct MeasuredStep {
   std::vector<StepShape> dp_ranks;

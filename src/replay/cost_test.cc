@@ -21,6 +21,7 @@ std::vector<MeasuredStep> steps_of(const LinearCost& cost, uint64_t seed, double
                       .prefill_rows = draw(10 * r + 1, 3) == 0 ? draw(10 * r + 2, 500) : 0};
       shape.decode_context = shape.decode_rows * (1 + draw(10 * r + 3, 900));
       shape.prefill_pairs = shape.prefill_rows * (1 + draw(10 * r + 4, 900));
+      shape.prefill_sequences = shape.prefill_rows > 0 ? 1 + draw(10 * r + 5, 6) : 0;
       if (r == 0) shape.decode_rows += 1;
       step.dp_ranks.push_back(shape);
     }
@@ -33,7 +34,7 @@ std::vector<MeasuredStep> steps_of(const LinearCost& cost, uint64_t seed, double
 TEST(LinearCost, AFitFindsWhatStepsWereMadeOf) {
   const uint64_t seed = testing::seed();
   SCOPED_TRACE("CADRE_SEED=" + std::to_string(seed));
-  const LinearCost made{.us = {120, 30, 0.02, 9, 0.001, 4, 0}, .num_experts = 64, .top_k = 6};
+  const LinearCost made{.us = {120, 30, 0.02, 9, 0.001, 4, 0, 11}, .num_experts = 64, .top_k = 6};
   const auto steps = steps_of(made, seed, 0);
   const LinearCost found = fit_linear_cost(steps, 64, 6);
   for (size_t i = 0; i < LinearCost::kNumFeatures; ++i)
@@ -57,7 +58,7 @@ TEST(LinearCost, DenseModelsAndUselessFeaturesFitToo) {
 }
 
 TEST(LinearCost, JsonReadsBackAndBadOnesAreRefused) {
-  const LinearCost cost{.us = {120, 30, 0.02, 9, 0.001, 4, 2}, .num_experts = 64, .top_k = 6};
+  const LinearCost cost{.us = {120, 30, 0.02, 9, 0.001, 4, 2, 3}, .num_experts = 64, .top_k = 6};
   const json::object object = cost_json(cost);
   const LinearCost back = parse_cost(JsonObject(object, "cost"));
   EXPECT_EQ(back.us, cost.us);
