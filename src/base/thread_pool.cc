@@ -25,6 +25,11 @@ ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads) {
   for (int w = 1; w < num_threads; ++w) threads_.emplace_back([this, w] { worker_loop(w); });
 }
 
+std::byte* ThreadPool::scratch(size_t bytes) {
+  if (scratch_.size() < bytes + 64) scratch_.resize(bytes + 64);
+  return scratch_.data() + (64 - reinterpret_cast<uintptr_t>(scratch_.data()) % 64) % 64;
+}
+
 ThreadPool::~ThreadPool() {
   {
     std::lock_guard lock(mutex_);

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <thread>
@@ -22,6 +23,9 @@ class ThreadPool {
 
   int num_threads() const { return num_threads_; }
 
+  // Memory for whoever calls the pool, 64-byte aligned, valid until the next call; kept, so that it is taken once for each size.
+  std::byte* scratch(size_t bytes);
+
   // Calls body(task_idx, worker_idx) for each task in [0, num_tasks), tasks handed out in order to whoever is free;
   // returns when all are done. body must not throw and must not call the pool. What a task computes must not
   // depend on which worker runs it: that is what keeps results independent of the number of threads.
@@ -32,6 +36,7 @@ class ThreadPool {
   void run_tasks(int worker_idx);
 
   int num_threads_;
+  std::vector<std::byte> scratch_;
   std::vector<std::thread> threads_;
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -1,6 +1,7 @@
 // A weight matrix [N, K] (y = W x) laid out for the micro-kernels: panels of 32 output columns, inside a panel the 32
 // values of one k together. The stored type is kept (float32, float16, bfloat16, FP8 e4m3, MXFP4); only the order
-// changes. Views do not own; PackedMatrix does.
+// changes. kInt8 and kInt4 are quantised here, from any of those: symmetric, one bfloat16 scale for 64 or 32 inputs of a
+// column, 8.25 and 4.5 bits a weight. Views do not own; PackedMatrix does.
 #pragma once
 
 #include <cstdint>
@@ -37,9 +38,17 @@ struct PackSource {
 
 // Packs into dst (layout(source).total_bytes, 64-byte aligned). Columns beyond n are zero.
 void pack(const PackSource& source, std::byte* dst);
+// The same into another format: kInt8 and kInt4 are quantised from what the source's values are, scales applied.
+// kInt8: scale = largest magnitude / 127, rounded up to bfloat16. kInt4: the scale, of some near the largest magnitude / 8, with the
+// least squared error.
+void pack_as(WeightFormat format, const PackSource& source, std::byte* dst);
 
 // One element of a packed matrix as float, scale applied.
 float packed_element(const PackedView& w, int64_t n, int64_t k);
+
+// Of the integer formats: an element without its scale, and the scale of a block of k.
+int32_t packed_integer(const PackedView& w, int64_t n, int64_t k);
+float packed_scale(const PackedView& w, int64_t n, int64_t block);
 
 // Row n of W as float32: out[0..k). This is how an embedding is looked up.
 void unpack_row(const PackedView& w, int64_t n, float* out);
@@ -47,7 +56,8 @@ void unpack_row(const PackedView& w, int64_t n, float* out);
 class PackedMatrix {
  public:
   PackedMatrix() = default;
-  explicit PackedMatrix(const PackSource& source);
+  explicit PackedMatrix(const PackSource& source) : PackedMatrix(source, source.format) {}
+  PackedMatrix(const PackSource& source, WeightFormat format);
   const PackedView& view() const { return view_; }
   bool empty() const { return view_.base == nullptr; }
   int64_t bytes() const { return static_cast<int64_t>(memory_.size()); }

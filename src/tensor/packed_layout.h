@@ -8,7 +8,7 @@
 
 namespace cadre {
 
-enum class WeightFormat : uint8_t { kF32, kF16, kBF16, kFp8Block, kMxfp4 };
+enum class WeightFormat : uint8_t { kF32, kF16, kBF16, kFp8Block, kMxfp4, kInt8, kInt4 };
 
 inline constexpr int64_t kPanelColumns = 32;
 // Inputs whose products are summed before the scale is applied and the sum joins the output: 128 for all formats but
@@ -17,11 +17,24 @@ inline constexpr int64_t kBlockK = 128;
 inline constexpr int64_t kMxBlockK = 32;
 inline constexpr int64_t kFp8BlockN = 128;
 
-constexpr int64_t block_k(WeightFormat f) { return f == WeightFormat::kMxfp4 ? kMxBlockK : kBlockK; }
+inline constexpr int64_t kInt8BlockK = 64, kInt4BlockK = 32;
+
+constexpr bool is_int(WeightFormat f) { return f == WeightFormat::kInt8 || f == WeightFormat::kInt4; }
+constexpr int64_t block_k(WeightFormat f) {
+  switch (f) {
+    case WeightFormat::kMxfp4: return kMxBlockK;
+    case WeightFormat::kInt8: return kInt8BlockK;
+    case WeightFormat::kInt4: return kInt4BlockK;
+    default: return kBlockK;
+  }
+}
 
 // Where the parts of a packed matrix lie inside its memory; a value computed from (format, n, k) alone.
 // data: [panels][k][32] elements (MXFP4: 16 bytes per k, low nibbles columns 0-15, high nibbles 16-31).
-// scales: FP8 float [ceil(n / 128)][ceil(k / 128)]; MXFP4 e8m0 [panels][k / 32][32].
+// kInt8: uint8 [panels][k / 4][32][4], 128 + the integer; kInt4: [panels][k / 8][32][4 bytes], 8 + the integer of inputs 0-3 in the
+// low nibbles and of 4-7 in the high ones; both up to a whole block of k, with zeros there.
+// scales: FP8 float [ceil(n / 128)][ceil(k / 128)]; MXFP4 e8m0 [panels][k / 32][32]; kInt8 and kInt4 bfloat16
+// [panels][blocks of k][32].
 struct PackedLayout {
   PackedLayout() = default;
   PackedLayout(WeightFormat format, int64_t n, int64_t k);

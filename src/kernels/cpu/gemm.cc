@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "kernels/cpu/int_gemm.h"
+#include "kernels/int_rows.h"
 #include "kernels/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -184,6 +186,7 @@ void gemm_panel_impl(const PackedView& w, int64_t panel, const float* initial, R
     case WeightFormat::kBF16: return panel_of<LoadBF16, uint16_t>(w, panel, initial, x, num_rows, y, y_stride);
     case WeightFormat::kFp8Block: return panel_of<LoadFp8, uint8_t>(w, panel, initial, x, num_rows, y, y_stride);
     case WeightFormat::kMxfp4: return panel_of<LoadMxfp4, uint8_t>(w, panel, initial, x, num_rows, y, y_stride);
+    case WeightFormat::kInt8: case WeightFormat::kInt4: return;  // int_gemm.cc
   }
 }
 
@@ -198,6 +201,12 @@ HWY_EXPORT(gemm_panel_impl);
 
 void gemm_panel(const PackedView& w, int64_t panel, const float* bias, RowsIn x, int64_t num_rows, RowsOut y) {
   CADRE_CHECK(panel >= 0 && panel < w.layout.num_panels(), "panel {} of {}", panel, w.layout.num_panels());
+  const bool has_integers = is_int(w.layout.format);
+  CADRE_CHECK(!has_integers || x.quantised || num_rows == 0 || w.k() == 0, "rows for integer weights that are not quantised");
+  const auto run = [&](const float* initial, RowsIn rows_in, int64_t rows, float* out, int64_t stride) {
+    if (has_integers) int_gemm_panel(w, panel, initial, rows_in, rows, out, stride);
+    else HWY_DYNAMIC_DISPATCH(gemm_panel_impl)(w, panel, initial, rows_in, rows, out, stride);
+  };
   const int64_t n0 = panel * kPanelColumns, columns = std::min(kPanelColumns, w.n() - n0), at = n0 - y.first_column;
   HWY_ALIGN float initial[kPanelColumns] = {};
   if (bias) std::copy(bias + n0, bias + n0 + columns, initial);
@@ -206,7 +215,7 @@ void gemm_panel(const PackedView& w, int64_t panel, const float* bias, RowsIn x,
     return;
   }
   if (columns == kPanelColumns) {
-    HWY_DYNAMIC_DISPATCH(gemm_panel_impl)(w, panel, initial, x, num_rows, y.base + at, y.stride);
+    run(initial, x, num_rows, y.base + at, y.stride);
     return;
   }
   // The last panel of an N that is not a multiple of 32: through a buffer, a few rows at a time.
@@ -214,14 +223,19 @@ void gemm_panel(const PackedView& w, int64_t panel, const float* bias, RowsIn x,
   HWY_ALIGN float narrow[kRows * kPanelColumns];
   for (int64_t m0 = 0; m0 < num_rows; m0 += kRows) {
     const int64_t rows = std::min(kRows, num_rows - m0);
-    const RowsIn part = x.index ? RowsIn{x.base, x.stride, x.index + m0} : RowsIn{x.base + m0 * x.stride, x.stride, nullptr};
-    HWY_DYNAMIC_DISPATCH(gemm_panel_impl)(w, panel, initial, part, rows, narrow, kPanelColumns);
+    run(initial, x.from(m0, has_integers ? IntRowLayout(w.layout.format, w.k()).bytes : 0), rows, narrow, kPanelColumns);
     for (int64_t m = 0; m < rows; ++m) std::copy(narrow + m * kPanelColumns, narrow + m * kPanelColumns + columns, y.row(m0 + m) + at);
   }
 }
 
 void gemm(const PackedView& w, const float* bias, RowsIn x, int64_t num_rows, RowsOut y, ThreadPool& pool) {
   if (num_rows == 0) return;
+  if (is_int(w.layout.format) && !x.quantised && w.k() > 0) {
+    CADRE_CHECK(!x.index, "rows by index, not quantised");
+    std::byte* rows = pool.scratch(static_cast<size_t>(num_rows * IntRowLayout(w.layout.format, w.k()).bytes));
+    quantise_rows(w.layout.format, x.base, x.stride, num_rows, w.k(), rows, pool);
+    x.quantised = rows;
+  }
   pool.parallel_for(w.layout.num_panels(), [&](int64_t panel, int) { gemm_panel(w, panel, bias, x, num_rows, y); });
 }
 

@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "kernels/ref/int_rows.h"
 
 namespace cadre {
 namespace {
@@ -27,9 +31,31 @@ float scale_of(const PackedView& w, int64_t n, int64_t block) {
   return 1.0f;
 }
 
+void int_gemm_ref(const PackedView& w, const float* bias, RowsIn x, int64_t num_rows, RowsOut y) {
+  const WeightFormat format = w.layout.format;
+  const IntRowLayout layout(format, w.k());
+  std::vector<std::byte> row(static_cast<size_t>(layout.bytes));
+  for (int64_t m = 0; m < num_rows; ++m) {
+    quantise_row_ref(format, x.row(m), w.k(), row.data());
+    const int8_t* values = reinterpret_cast<const int8_t*>(row.data());
+    for (int64_t n = 0; n < w.n(); ++n) {
+      float sum = bias ? bias[n] : 0.0f;
+      for (int64_t b = 0; b < layout.num_blocks; ++b) {
+        int64_t s = 0;
+        for (int64_t k = b * layout.block; k < std::min(w.k(), (b + 1) * layout.block); ++k) s += values[k] * packed_integer(w, n, k);
+        float input_scale;
+        std::memcpy(&input_scale, row.data() + layout.scales_offset + b * 4, 4);
+        sum = std::fma(static_cast<float>(s) * packed_scale(w, n, b), input_scale, sum);
+      }
+      y.row(m)[n] = sum;
+    }
+  }
+}
+
 }  // namespace
 
 void gemm_ref(const PackedView& w, const float* bias, RowsIn x, int64_t num_rows, RowsOut y) {
+  if (is_int(w.layout.format)) return int_gemm_ref(w, bias, x, num_rows, y);
   const int64_t step = block_k(w.layout.format);
   for (int64_t m = 0; m < num_rows; ++m) {
     for (int64_t n = 0; n < w.n(); ++n) {
