@@ -1,5 +1,5 @@
 // Decode and prefill speed of a model against this machine's limits: bytes and FLOPs per token next to time.
-//   model_bench (--model DIR | --dummy CONFIG.json) [--threads N] [--context N] [--activation-dtype float32|fp8]
+//   model_bench (--model DIR | --dummy CONFIG.json) [--threads N] [--context N] [--activation-dtype float32|fp8] [--quantization none|bfloat16|int8|int4]
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "config/bytes.h"
 #include "kernels/cpu/machine.h"
+#include "models/quantization.h"
 #include "models/decoder.h"
 
 namespace cadre {
@@ -22,12 +23,24 @@ struct Active {
   double parameters_per_token = 0;
 };
 
-Active active_weights(const ModelConfig& c) {
+// Bytes of a weight in memory; quantised ones with their scales.
+double bytes_of(const TensorSpec& t, std::optional<WeightFormat> quantization) {
+  const double count = static_cast<double>(num_elements(t.shape));
+  if (!quantization || t.shape.size() < 2 || t.kind == TensorKind::kRouter || t.kind == TensorKind::kEmbedding) return count * static_cast<double>(dtype_bytes(t.dtype));
+  switch (*quantization) {
+    case WeightFormat::kInt8: return count * 8.25 / 8;
+    case WeightFormat::kInt4: return count * 4.5 / 8;
+    case WeightFormat::kF32: return count * 4;
+    default: return count * 2;
+  }
+}
+
+Active active_weights(const ModelConfig& c, std::optional<WeightFormat> quantization) {
   Active a;
   const double share = c.moe.router.num_experts ? static_cast<double>(c.moe.router.top_k) / static_cast<double>(c.moe.router.num_experts) : 0;
   for (const TensorSpec& t : checkpoint_tensors(c)) {
     if (t.kind == TensorKind::kNextN) continue;
-    const double bytes = static_cast<double>(num_elements(t.shape)) * static_cast<double>(dtype_bytes(t.dtype)), parameters = static_cast<double>(t.parameters());
+    const double bytes = bytes_of(t, quantization), parameters = static_cast<double>(t.parameters());
     if (t.kind == TensorKind::kRoutedExpert) a.expert_bytes_all += bytes, a.parameters_per_token += parameters * share;
     else if (t.kind != TensorKind::kEmbedding || c.tie_word_embeddings) a.weight_bytes_dense += bytes, a.parameters_per_token += parameters;
   }
@@ -42,9 +55,9 @@ double expert_share(const ModelConfig& c, double rows) {
 
 class Runner {
  public:
-  Runner(const ModelConfig& config, WeightSource& source, int threads, int64_t context, DType activations)
+  Runner(const ModelConfig& config, WeightSource& source, int threads, int64_t context, DType activations, std::optional<WeightFormat> quantization)
       : config_(config),
-        model_(config, source, {.max_batched_tokens = 512, .num_threads = threads, .compute_mode = ComputeMode::kFast, .activation_dtype = activations}), context_(context),
+        model_(config, source, {.max_batched_tokens = 512, .num_threads = threads, .compute_mode = ComputeMode::kFast, .activation_dtype = activations, .quantization = quantization}), context_(context),
         blocks_per_sequence_((context + 16 + 512) / 16 + 1), kv_(model_.kv_layout(), blocks_per_sequence_ * 32),
         logits_(static_cast<size_t>(32 * config.vocab_size)), failed_(32) {}
 
@@ -81,8 +94,8 @@ class Runner {
   std::vector<uint8_t> failed_;
 };
 
-void report(const char* name, Runner& runner, const ModelConfig& c, double bandwidth, double peak) {
-  const Active a = active_weights(c);
+void report(const char* name, Runner& runner, const ModelConfig& c, std::optional<WeightFormat> quantization, double bandwidth, double peak) {
+  const Active a = active_weights(c, quantization);
   const double kv = static_cast<double>(kv_bytes_per_token(c, DType::kF32));
   std::printf("%s: %.1f MFLOP a token, %.1f MB of dense weights, %.1f MB of routed experts, %.0f bytes of KV a token\n", name,
               2 * a.parameters_per_token / 1e6, a.weight_bytes_dense / 1e6, a.expert_bytes_all / 1e6, kv);
@@ -99,7 +112,7 @@ void report(const char* name, Runner& runner, const ModelConfig& c, double bandw
 }
 
 int run(int argc, char** argv) {
-  std::string model, dummy, activations = "float32";
+  std::string model, dummy, activations = "float32", quantization = "none";
   int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   int64_t context = 64;
   for (int i = 1; i + 1 < argc; i += 2) {
@@ -108,9 +121,10 @@ int run(int argc, char** argv) {
     else if (!std::strcmp(argv[i], "--threads")) threads = std::atoi(argv[i + 1]);
     else if (!std::strcmp(argv[i], "--context")) context = std::atoll(argv[i + 1]);
     else if (!std::strcmp(argv[i], "--activation-dtype")) activations = argv[i + 1];
+    else if (!std::strcmp(argv[i], "--quantization")) quantization = argv[i + 1];
   }
   if (model.empty() == dummy.empty() || threads < 1 || context < 0 || (activations != "float32" && activations != "fp8")) {
-    std::fprintf(stderr, "usage: model_bench (--model DIR | --dummy CONFIG.json) [--threads N] [--context N] [--activation-dtype float32|fp8]\n");
+    std::fprintf(stderr, "usage: model_bench (--model DIR | --dummy CONFIG.json) [--threads N] [--context N] [--activation-dtype float32|fp8] [--quantization none|bfloat16|int8|int4]\n");
     return 2;
   }
   const ModelConfig config = load_model_config(model.empty() ? dummy : model);
@@ -118,8 +132,8 @@ int run(int argc, char** argv) {
   ThreadPool pool(threads);
   const double bandwidth = read_bandwidth(pool), peak = fma_peak(pool);
   std::printf("machine: %d threads, %.1f GB/s read bandwidth, %.1f GFLOP/s float32 FMA peak\n", threads, bandwidth / 1e9, peak / 1e9);
-  Runner runner(config, *source, threads, std::min(context, config.max_position - 600), activations == "fp8" ? DType::kF8E4M3 : DType::kF32);
-  report(model.empty() ? dummy.c_str() : model.c_str(), runner, config, bandwidth, peak);
+  Runner runner(config, *source, threads, std::min(context, config.max_position - 600), activations == "fp8" ? DType::kF8E4M3 : DType::kF32, parse_quantization(quantization));
+  report(model.empty() ? dummy.c_str() : model.c_str(), runner, config, parse_quantization(quantization), bandwidth, peak);
   return 0;
 }
 

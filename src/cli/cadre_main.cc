@@ -83,6 +83,7 @@ int main(int argc, char** argv) {
   add_calibrate(app, &run);
   add_launch(app, &run, launched);
   add_verify(app, &run);
+  add_perplexity(app, &run);
   add_version(app, &run);
   try {
     std::reverse(arguments.begin(), arguments.end());  // as the parser takes them

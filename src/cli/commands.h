@@ -31,6 +31,7 @@ void add_plan_command(CLI::App& app, Run* run);
 // `plan --check [serve] FLAGS` is `serve FLAGS --check`: the check of a command is the one that the command makes.
 void redirect_plan_check(std::vector<std::string>* arguments);
 void add_verify(CLI::App& app, Run* run);
+void add_perplexity(CLI::App& app, Run* run);
 void add_version(CLI::App& app, Run* run);
 
 }  // namespace cadre::cli

@@ -18,6 +18,7 @@
 #include "config/bytes.h"
 #include "host/facts.h"
 #include "models/activation_dtype.h"
+#include "models/quantization.h"
 #include "parallel/kv_budget.h"
 #include "parallel/rank_bytes.h"
 #include "tokenizer/byte_tokenizer.h"
@@ -102,6 +103,9 @@ void add_run_flags(CLI::App& command, EngineFlags& f) {
   command.add_option("--activation-dtype", f.activation_dtype,
                      "Inputs of products with block-FP8 weights: float32 (as they are) or fp8 (rounded, one scale for 128 values, as activation_scheme dynamic asks)")
       ->check(CLI::IsMember({"float32", "fp8"}))->capture_default_str();
+  command.add_option("--quantization,-q", f.quantization,
+                     "Weights of matrix products when they are loaded: none (as stored), float32, bfloat16, int8 (groups of 64) or int4 (groups of 32); with integers, inputs are quantised too")
+      ->check(CLI::IsMember({"none", "float32", "bfloat16", "int8", "int4"}))->capture_default_str();
   command.add_option("--compute-mode", f.compute_mode,
                      "fast: prompts may use a faster form of latent attention than decoding does; reference: one form for all. In both, "
                      "neither chunking nor batch mates change a bit")
@@ -140,6 +144,7 @@ DecoderOptions decoder_options(const EngineFlags& flags, const ResolvedLayout& r
   out.fp8_dispatch = resolved.is_fp8_dispatch;
   out.moe_backend = flags.moe_backend;
   out.activation_dtype = activation_dtype_of(flags);
+  out.quantization = parse_quantization(flags.quantization);
   return out;
 }
 
@@ -172,8 +177,9 @@ CheckedRun check_run(const EngineFlags& flags) {
   out.resolved = layout_to_run(flags.layout, out.config, kv_dtype, !out.place || out.place->rank == 0);
   const Layout& layout = out.resolved.layout;
   check_activation_dtype(out.config, layout, activation_dtype_of(flags));
+  if (const auto format = parse_quantization(flags.quantization)) check_quantization(out.config, layout, *format, activation_dtype_of(flags));
   choose_experts_backend({.exchange = layout.exchange}, flags.moe_backend);  // names are checked before gigabytes are read
-  out.budget = planner::start_budget({.config = &out.config, .layout = layout, .kv_dtype = kv_dtype, .max_rows = flags.max_num_batched_tokens, .max_sequences = flags.max_num_seqs,
+  out.budget = planner::start_budget({.config = &out.config, .layout = layout, .kv_dtype = kv_dtype, .quantization = parse_quantization(flags.quantization), .max_rows = flags.max_num_batched_tokens, .max_sequences = flags.max_num_seqs,
                                       .num_threads = decoder_options(flags, out.resolved).num_threads, .is_fp8_dispatch = out.resolved.is_fp8_dispatch,
                                       .ranks = ranks_here(out.place, layout.world), .memory = read_memory(SystemFiles()).usable_bytes()});
   out.budget.set_kv_blocks(choose_kv_blocks(flags, out.budget, layout.world, out.max_model_len));

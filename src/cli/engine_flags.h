@@ -23,7 +23,7 @@ namespace cadre::cli {
 
 struct EngineFlags {
   std::string model;  // folder with config.json; with dummy weights also a config.json itself
-  std::string load_format = "auto", compute_mode = "fast", kv_cache_dtype = "auto", kv_cache_memory, activation_dtype = "float32";
+  std::string load_format = "auto", compute_mode = "fast", kv_cache_dtype = "auto", kv_cache_memory, activation_dtype = "float32", quantization = "none";
   int64_t max_num_seqs = 64, max_num_batched_tokens = 512, max_model_len = 0, num_kv_blocks = 0;
   std::optional<int64_t> max_prefill_tokens_per_step;
   int threads = 0;

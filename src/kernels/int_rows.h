@@ -1,6 +1,5 @@
-// Rows of float32 as integers, for products with integer weights: one scale for each block of K, rounded to the nearest, ties to even.
-// kInt8: -63 to 63 and blocks of 64, so that AVX2, which adds two products of 8-bit values in 16 bits, cannot overflow; kInt4: -127 to
-// 127 and blocks of 32. The same integers on every machine, so that products are too.
+// Rows of float32 as integers -127 to 127, for products with integer weights: one scale for each block of K (64 inputs with kInt8, 32
+// with kInt4), rounded to the nearest, ties to even. The same integers on every machine, so that products are too.
 #pragma once
 
 #include <cstddef>

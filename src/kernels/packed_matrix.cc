@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 #include "base/check.h"
 
@@ -180,8 +181,18 @@ void pack(const PackSource& s, std::byte* dst) {
 
 void pack_as(WeightFormat format, const PackSource& source, std::byte* dst) {
   if (format == source.format) return pack(source, dst);
-  CADRE_CHECK(is_int(format), "no conversion into this format");
-  pack_integers(format, source, dst);
+  if (is_int(format)) return pack_integers(format, source, dst);
+  CADRE_CHECK(format == WeightFormat::kF32 || format == WeightFormat::kBF16, "no conversion into this format");
+  std::vector<float> values(static_cast<size_t>(source.n * source.k));
+  for (int64_t n = 0; n < source.n; ++n) read_values(source, n, 0, source.k, values.data() + n * source.k);
+  PackSource plain{.format = format, .data = reinterpret_cast<const std::byte*>(values.data()), .n = source.n, .k = source.k, .stride_n = source.k};
+  std::vector<uint16_t> narrow;
+  if (format == WeightFormat::kBF16) {
+    narrow.resize(values.size());
+    std::transform(values.begin(), values.end(), narrow.begin(), float_to_bf16);
+    plain.data = reinterpret_cast<const std::byte*>(narrow.data());
+  }
+  pack(plain, dst);
 }
 
 int32_t packed_integer(const PackedView& w, int64_t n, int64_t k) {

@@ -38,7 +38,7 @@ struct PackSource {
 
 // Packs into dst (layout(source).total_bytes, 64-byte aligned). Columns beyond n are zero.
 void pack(const PackSource& source, std::byte* dst);
-// The same into another format: kInt8 and kInt4 are quantised from what the source's values are, scales applied.
+// The same into another format, of what the source's values are, scales applied: kF32, kBF16 (to the nearest), kInt8 or kInt4.
 // kInt8: scale = largest magnitude / 127, rounded up to bfloat16. kInt4: the scale, of some near the largest magnitude / 8, with the
 // least squared error.
 void pack_as(WeightFormat format, const PackSource& source, std::byte* dst);

@@ -13,6 +13,7 @@
 #include "config/test_configs.h"
 #include "kv/kv_store.h"
 #include "models/decoder.h"
+#include "models/quantization.h"
 #include "parallel/options.h"
 #include "tests/testing.h"
 
@@ -76,14 +77,14 @@ ParallelOptions random_ranks(Rng& rng, int world, bool has_experts) {
   return o;
 }
 
-void expect_equal(const ModelConfig& config, const Layout& layout, DType kv_dtype, int64_t blocks, uint64_t seed) {
+void expect_equal(const ModelConfig& config, const Layout& layout, DType kv_dtype, std::optional<WeightFormat> quantization, int64_t blocks, uint64_t seed) {
   const std::vector<TensorClass> classes = tensor_classes(config);
   const int64_t experts = config.moe.router.num_experts;
   const int64_t slots = experts > 0 ? ExpertPlacement::initial(experts, layout.ep, layout.placement, layout.redundant_experts).slots_per_rank() : 0;
   std::vector<int64_t> weights(static_cast<size_t>(layout.world)), kv(weights.size());
   const auto load = [&](int rank, RankGroups* groups) {
     const auto source = make_dummy_weights(config, seed);
-    const Decoder decoder(config, *source, {.max_batched_tokens = 16, .kv_dtype = kv_dtype, .groups = groups});
+    const Decoder decoder(config, *source, {.max_batched_tokens = 16, .kv_dtype = kv_dtype, .quantization = quantization, .groups = groups});
     weights[static_cast<size_t>(rank)] = decoder.weight_bytes();
     kv[static_cast<size_t>(rank)] = KvStore(decoder.kv_layout(), blocks).bytes();
   };
@@ -100,7 +101,7 @@ void expect_equal(const ModelConfig& config, const Layout& layout, DType kv_dtyp
     for (std::thread& t : threads) t.join();
   }
   for (int rank = 0; rank < layout.world; ++rank) {
-    EXPECT_EQ(allocated_bytes(classes, config, layout, slots, rank).total(), weights[static_cast<size_t>(rank)]) << "rank " << rank;
+    EXPECT_EQ(allocated_bytes(classes, config, layout, slots, rank, quantization).total(), weights[static_cast<size_t>(rank)]) << "rank " << rank;
     EXPECT_EQ(rank_kv_bytes_per_token(config, layout, kv_dtype) * kKvBlockTokens * blocks, kv[static_cast<size_t>(rank)]) << "rank " << rank;
   }
 }
@@ -109,7 +110,7 @@ TEST(AllocatedBytes, EqualThePlansForAThousandLegalConfigurations) {
   const uint64_t seed = testing::seed();
   SCOPED_TRACE(seed);
   Rng rng(seed);
-  int on_one = 0, on_four = 0, quantized = 0;
+  int on_one = 0, on_four = 0, quantized = 0, converted = 0;
   for (int tried = 0; on_one + on_four < kConfigurations && !::testing::Test::HasFailure(); ++tried) {
     ASSERT_LT(tried, 20000);
     const std::string_view type = testing::kModelTypes[rng.below(std::size(testing::kModelTypes))];
@@ -124,11 +125,21 @@ TEST(AllocatedBytes, EqualThePlansForAThousandLegalConfigurations) {
       continue;  // not legal
     }
     SCOPED_TRACE(json::serialize(sizes) + fmt::format(" dp {} tp {} ep {} dense {}", resolved.layout.attn_dp, resolved.layout.attn_tp, resolved.layout.ep, resolved.layout.dense_tp));
-    expect_equal(config, resolved.layout, rng.below(2) ? DType::kBF16 : DType::kF32, 1 + rng.below(40), seed);
+    // Converted when loaded, where the layout allows it.
+    std::optional<WeightFormat> quantization;
+    try {
+      const auto format = parse_quantization(pick<const char*>(rng, {"none", "none", "int8", "int4", "bfloat16", "float32"}));
+      if (format) check_quantization(config, resolved.layout, *format, DType::kF32);
+      quantization = format;
+    } catch (const Error&) {
+    }
+    converted += quantization.has_value();
+    expect_equal(config, resolved.layout, rng.below(2) ? DType::kBF16 : DType::kF32, quantization, 1 + rng.below(40), seed);
     ++(world == 1 ? on_one : on_four);
     quantized += config.quant != WeightQuant::kNone;
   }
-  std::printf("%d on one rank, %d on four, %d quantised\n", on_one, on_four, quantized);
+  std::printf("%d on one rank, %d on four, %d quantised, %d converted when loaded\n", on_one, on_four, quantized, converted);
+  EXPECT_GT(converted, kConfigurations / 10);
   EXPECT_GT(on_one, kConfigurations / 5);
   EXPECT_GT(on_four, kConfigurations / 5);
   EXPECT_GT(quantized, kConfigurations / 10);

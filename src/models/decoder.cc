@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "kernels/elementwise.h"
 #include "models/activation_dtype.h"
+#include "models/quantization.h"
 #include "models/row_stream.h"
 #include "models/step_message.h"
 
@@ -69,13 +70,14 @@ Decoder::Decoder(ModelConfig config, WeightSource& source, const DecoderOptions&
       attention_(attention_part(config_.attention, {coords_of(options).attn_tp, layout_of(options).attn_tp})), pool_(options.num_threads), rope_(config_.attention.rope) {
   const Layout layout = layout_of(options);
   check_activation_dtype(config_, layout, options.activation_dtype);
+  if (options.quantization) check_quantization(config_, layout, *options.quantization, options.activation_dtype);
   const int64_t num_experts = config_.moe.router.num_experts;
   ExpertPlacement placement = num_experts > 0 ? ExpertPlacement::initial(num_experts, layout.ep, layout.placement, layout.redundant_experts) : ExpertPlacement();
   const int64_t slots = num_experts > 0 ? placement.slots_per_rank() : 0;
   auto given = options.expert_placements.begin();
   const Shard shard = shard_of(layout, coords_of(options).world);
-  WeightLoader loader(source, config_, shard, placement, options.activation_dtype == DType::kF8E4M3);
-  embedding_ = std::move(loader.linear("model.embed_tokens", config_.vocab_size, config_.hidden_size).weight);
+  WeightLoader loader(source, config_, shard, placement, options.activation_dtype == DType::kF8E4M3, options.quantization);
+  embedding_ = std::move(loader.linear_as_stored("model.embed_tokens", config_.vocab_size, config_.hidden_size).weight);
   for (int64_t i = 0; i < config_.num_layers; ++i) {
     if (config_.layers[static_cast<size_t>(i)].is_sparse && given != options.expert_placements.end()) {
       placement = *given++;

@@ -43,6 +43,8 @@ struct DecoderOptions {
   // kF8E4M3: inputs of products whose weight is stored in FP8 blocks are rounded to FP8, as `activation_scheme: dynamic` asks;
   // see models/activation_dtype.h. kF32: all stay as they are.
   DType activation_dtype = DType::kF32;
+  // Weights of matrix products are converted to this when they are loaded (models/quantization.h); nullopt: as stored.
+  std::optional<WeightFormat> quantization;
   // How routed experts are computed: "auto" or a name of experts_backends().
   std::string moe_backend = "auto";
   ReplicaChoice replica_choice = ReplicaChoice::kWaterFill;

@@ -26,7 +26,7 @@ MlaWeights load_mla(WeightLoader& loader, const std::string& prefix) {
 
 MoeWeights load_moe(WeightLoader& loader, const std::string& prefix) {
   const ModelConfig& c = loader.config();
-  MoeWeights w{loader.linear(prefix + "gate", c.moe.router.num_experts, c.hidden_size), {},
+  MoeWeights w{loader.linear_as_stored(prefix + "gate", c.moe.router.num_experts, c.hidden_size), {},
                load_experts(loader, prefix + "experts.", "gate_proj", "up_proj", "down_proj"), {}, {}};
   if (c.moe.router.has_correction_bias) w.correction_bias = loader.vector(prefix + "gate.e_score_correction_bias", c.moe.router.num_experts);
   if (c.moe.shared_intermediate > 0) w.shared = load_mlp(loader, prefix + "shared_experts.", c.moe.shared_intermediate, loader.shard().shared);

@@ -7,7 +7,7 @@ namespace {
 
 MoeWeights load_moe(WeightLoader& loader, const std::string& prefix) {
   const ModelConfig& c = loader.config();
-  MoeWeights w{loader.linear(prefix + "gate", c.moe.router.num_experts, c.hidden_size), {},
+  MoeWeights w{loader.linear_as_stored(prefix + "gate", c.moe.router.num_experts, c.hidden_size), {},
                load_experts(loader, prefix + "experts.", "gate_proj", "up_proj", "down_proj"), {}, {}};
   if (c.moe.shared_intermediate > 0) w.shared = load_mlp(loader, prefix + "shared_expert.", c.moe.shared_intermediate, loader.shard().shared);
   if (c.moe.shared_has_gate) w.shared_gate = loader.vector(prefix + "shared_expert_gate.weight", c.hidden_size);

@@ -99,10 +99,19 @@ bool WeightLoader::rounds_input(const Source& s) const { return rounds_activatio
 
 Linear WeightLoader::linear(const std::string& prefix, int64_t n, int64_t k, bool with_bias) { return linear_rows(prefix, n, k, {0, n}, with_bias); }
 
+Linear WeightLoader::linear_as_stored(const std::string& prefix, int64_t n, int64_t k, bool with_bias) {
+  const Source s = open(prefix, n, k);
+  Linear out{PackedMatrix(s.pack), {}, rounds_input(s)};
+  release(s);
+  if (with_bias) out.bias = vector(prefix + ".bias", n);
+  return out;
+}
+
 Linear WeightLoader::linear_rows(const std::string& prefix, int64_t n, int64_t k, Slice rows, bool with_bias) {
   const Source s = open(prefix, n, k);
   std::vector<float> floats;
-  Linear out{PackedMatrix(part_of(s, rows, {0, k}, false, &floats)), {}, rounds_input(s)};
+  const PackSource part = part_of(s, rows, {0, k}, false, &floats);
+  Linear out{PackedMatrix(part, loaded_format(part.format, quantization_)), {}, rounds_input(s)};
   release(s);
   if (with_bias) {
     const auto bias = vector(prefix + ".bias", n);
@@ -114,7 +123,8 @@ Linear WeightLoader::linear_rows(const std::string& prefix, int64_t n, int64_t k
 Linear WeightLoader::linear_columns(const std::string& prefix, int64_t n, int64_t k, Slice columns, bool with_bias) {
   const Source s = open(prefix, n, k);
   std::vector<float> floats;
-  Linear out{PackedMatrix(part_of(s, {0, n}, columns, false, &floats)), {}, rounds_input(s)};
+  const PackSource part = part_of(s, {0, n}, columns, false, &floats);
+  Linear out{PackedMatrix(part, loaded_format(part.format, quantization_)), {}, rounds_input(s)};
   release(s);
   if (with_bias && columns.first == 0) out.bias = vector(prefix + ".bias", n);
   return out;
@@ -152,7 +162,7 @@ GatedMlp WeightLoader::gated_mlp(const std::string& gate, const std::string& up,
 }
 
 ExpertLayout WeightLoader::expert_layout(WeightFormat format, bool has_bias) const {
-  return rank_expert_layout(format, config_.hidden_size, config_.moe.expert_intermediate, shard_.expert, has_bias);
+  return rank_expert_layout(format, config_.hidden_size, config_.moe.expert_intermediate, shard_.expert, has_bias, quantization_);
 }
 
 ExpertLayout WeightLoader::expert_layout(const std::string& gate, bool has_bias) {
@@ -166,9 +176,9 @@ void WeightLoader::pack_into(const std::string& prefix, int64_t n, int64_t k, Sl
   const Source s = open(prefix, n, k);
   std::vector<float> floats;
   const PackSource part = part_of(s, rows, columns, layout.format == WeightFormat::kF32, &floats);
-  if (part.format != layout.format) throw unsupported("{}: expected every routed expert of a layer in one type, found two; convert the checkpoint", s.name);
+  if (loaded_format(part.format, quantization_) != layout.format) throw unsupported("{}: expected every routed expert of a layer in one type, found two; convert the checkpoint", s.name);
   CADRE_CHECK(part.n == layout.n && part.k == layout.k, "{} x {} into {} x {}", part.n, part.k, layout.n, layout.k);
-  pack(part, dst);
+  pack_as(layout.format, part, dst);
   release(s);
 }
 
@@ -206,7 +216,7 @@ Experts WeightLoader::gpt_oss_experts(const std::string& prefix) {
         s.data = up.bytes.data() + (e * hidden * 2 * width + 2 * part.first + odd) * element;
         s.stride_n = 2, s.stride_k = 2 * width;
       }
-      pack(s, slot + (odd ? layout.up_offset : 0));
+      pack_as(layout.gate_up.format, s, slot + (odd ? layout.up_offset : 0));
       float* bias = reinterpret_cast<float*>(slot + (odd ? layout.up_bias_offset : layout.gate_bias_offset));
       for (int64_t c = 0; c < part.count; ++c) bias[c] = up_bias[static_cast<size_t>(e * 2 * width + 2 * (part.first + c) + odd)];
     }
@@ -220,7 +230,7 @@ Experts WeightLoader::gpt_oss_experts(const std::string& prefix) {
       d.data = down.bytes.data() + (e * width + part.first) * hidden * element;
       d.stride_n = 1, d.stride_k = hidden;
     }
-    pack(d, slot + layout.down_offset);
+    pack_as(layout.down.format, d, slot + layout.down_offset);
     // Outputs of the parts add up: one of them brings the bias.
     if (part.first == 0) std::memcpy(slot + layout.down_bias_offset, down_bias.data() + e * hidden, static_cast<size_t>(hidden) * 4);
   }

@@ -2,6 +2,7 @@
 // Each tensor leaves resident memory as soon as it is packed.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,8 +20,9 @@ class WeightLoader {
  public:
   // placement: of every sparse layer unless place_experts() says another; empty for dense models. rounds_activations: products whose weight is stored in FP8 blocks
   // take inputs rounded to FP8.
-  WeightLoader(WeightSource& source, const ModelConfig& config, const Shard& shard, ExpertPlacement placement, bool rounds_activations)
-      : source_(source), config_(config), shard_(shard), placement_(std::move(placement)), rounds_activations_(rounds_activations) {}
+  // quantization: what weights of matrix products become, but those of routers and embeddings, latent projections and MXFP4.
+  WeightLoader(WeightSource& source, const ModelConfig& config, const Shard& shard, ExpertPlacement placement, bool rounds_activations, std::optional<WeightFormat> quantization = {})
+      : source_(source), config_(config), shard_(shard), placement_(std::move(placement)), rounds_activations_(rounds_activations), quantization_(quantization) {}
 
   // Of the layers that are loaded from now on.
   void place_experts(ExpertPlacement placement) { placement_ = std::move(placement); }
@@ -35,6 +37,8 @@ class WeightLoader {
   std::vector<float> vector(const std::string& name, int64_t count);
   // prefix.weight [n, k] (and its FP8 scales); prefix.bias [n] when with_bias.
   Linear linear(const std::string& prefix, int64_t n, int64_t k, bool with_bias = false);
+  // The same, never quantised.
+  Linear linear_as_stored(const std::string& prefix, int64_t n, int64_t k, bool with_bias = false);
   // Outputs `rows` of it (column parallelism), with their biases.
   Linear linear_rows(const std::string& prefix, int64_t n, int64_t k, Slice rows, bool with_bias = false);
   // Its inputs `columns` (row parallelism): the parts' outputs add up. The bias belongs to the part with column 0.
@@ -66,6 +70,7 @@ class WeightLoader {
   const Shard shard_;
   ExpertPlacement placement_;
   const bool rounds_activations_;
+  const std::optional<WeightFormat> quantization_;
 };
 
 }  // namespace cadre

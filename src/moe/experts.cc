@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "kernels/elementwise.h"
+#include "kernels/int_rows.h"
 
 namespace cadre {
 namespace {
@@ -13,20 +14,25 @@ constexpr int64_t kRowsAtOnce = 64;
 
 static_assert(kRowsAtOnce * kPanelColumns == kGatedScratchFloats);
 
-RowsIn rows_from(RowsIn x, int64_t first) {
-  return x.index ? RowsIn{x.base, x.stride, x.index + first} : RowsIn{x.base + first * x.stride, x.stride, nullptr};
-}
 
 // The first half of a gated MLP for one panel of 32 columns: h[:, panel] = act(gate x) * (up x). up_x: x as up takes it.
 void gated_panel_into(const ExpertView& e, const GatedActivation& activation, int64_t panel, RowsIn x, RowsIn up_x, int64_t num_rows, RowsOut h, float* up_panel) {
   const int64_t n0 = panel * kPanelColumns, columns = std::min(kPanelColumns, e.gate.n() - n0);
+  const int64_t quantised_stride = IntRowLayout(e.gate.layout.format, e.gate.k()).bytes;
   for (int64_t first = 0; first < num_rows; first += kRowsAtOnce) {
     const int64_t rows = std::min(kRowsAtOnce, num_rows - first);
     const RowsOut out{h.base + first * h.stride, h.stride};
-    gemm_panel(e.gate, panel, e.gate_bias, rows_from(x, first), rows, out);
-    gemm_panel(e.up, panel, e.up_bias, rows_from(up_x, first), rows, {up_panel, kPanelColumns, n0});
+    gemm_panel(e.gate, panel, e.gate_bias, x.from(first, quantised_stride), rows, out);
+    gemm_panel(e.up, panel, e.up_bias, up_x.from(first, quantised_stride), rows, {up_panel, kPanelColumns, n0});
     for (int64_t r = 0; r < rows; ++r) activation.apply(out.row(r) + n0, up_panel + r * kPanelColumns, columns, out.row(r) + n0);
   }
+}
+
+// x: [num_rows, k], dense.
+const std::byte* quantise_into_scratch(const PackedLayout& weights, const float* x, int64_t num_rows, ThreadPool& pool) {
+  std::byte* out = pool.scratch(static_cast<size_t>(num_rows * IntRowLayout(weights.format, weights.k).bytes));
+  quantise_rows(weights.format, x, weights.k, num_rows, weights.k, out, pool);
+  return out;
 }
 
 }  // namespace
@@ -85,29 +91,37 @@ void Experts::compute_grouped(const ExpertPairs& pairs, ExpertsWorkspace& w, Thr
   const int64_t hidden = layout_.down.n, width = layout_.gate_up.n;
   group_rows(pairs, w);
   const int64_t num_active = static_cast<int64_t>(w.active.size());
+  // Each row of x once, however many experts it goes to.
+  const std::byte* x_quantised = nullptr;
+  if (is_int(layout_.gate_up.format) && pairs.size() > 0)
+    x_quantised = quantise_into_scratch(layout_.gate_up, pairs.x, *std::max_element(pairs.row_of_pair.begin(), pairs.row_of_pair.end()) + 1, pool);
   const auto first_row = [&](int64_t s) { return int64_t{w.first_row[static_cast<size_t>(s)]}; };
 
   const int64_t gate_panels = layout_.gate_up.num_panels();
   pool.parallel_for(num_active * gate_panels, [&](int64_t task, int thread) {
     const int64_t s = w.active[static_cast<size_t>(task / gate_panels)], row = first_row(s);
-    const RowsIn x{pairs.x, hidden, w.source_row.data() + row};
+    const RowsIn x{pairs.x, hidden, w.source_row.data() + row, x_quantised};
     gated_panel_into(expert(s), activation_, task % gate_panels, x, x, first_row(s + 1) - row, {w.h.data() + row * width, width},
                      w.per_thread.data() + static_cast<size_t>(thread) * kGatedScratchFloats);
   });
   if (layout_.rounds_inputs) round_rows_to_fp8(w.h.data(), pairs.size(), width, w.h.data(), pool);
+  const std::byte* h_quantised = is_int(layout_.down.format) ? quantise_into_scratch(layout_.down, w.h.data(), pairs.size(), pool) : nullptr;
+  const int64_t h_stride = IntRowLayout(layout_.down.format, width).bytes;
   const int64_t down_panels = layout_.down.num_panels();
   pool.parallel_for(num_active * down_panels, [&](int64_t task, int) {
     const int64_t s = w.active[static_cast<size_t>(task / down_panels)], row = first_row(s);
     const ExpertView e = expert(s);
-    gemm_panel(e.down, task % down_panels, e.down_bias, {w.h.data() + row * width, width}, first_row(s + 1) - row, {w.partial.data() + row * hidden, hidden});
+    gemm_panel(e.down, task % down_panels, e.down_bias, RowsIn{w.h.data(), width, nullptr, h_quantised}.from(row, h_stride), first_row(s + 1) - row, {w.partial.data() + row * hidden, hidden});
   });
 }
 
 void GatedMlp::forward(const SharedInput& x, int64_t num_rows, float* out, std::vector<float>& h, std::vector<float>& per_thread, ThreadPool& pool) const {
   const ExpertView e{gate.weight.view(), up.weight.view(), down.weight.view(), gate.bias_or_null(), up.bias_or_null(), down.bias_or_null()};
   const int64_t hidden = e.gate.k(), width = e.gate.n();
+  const std::byte* quantised = is_int(e.gate.layout.format) && num_rows > 0 ? quantise_into_scratch(e.gate.layout, x.plain, num_rows, pool) : nullptr;
   pool.parallel_for(e.gate.layout.num_panels(), [&](int64_t panel, int thread) {
-    gated_panel_into(e, activation, panel, {x.of(gate), hidden}, {x.of(up), hidden}, num_rows, {h.data(), width}, per_thread.data() + static_cast<size_t>(thread) * kGatedScratchFloats);
+    gated_panel_into(e, activation, panel, {x.of(gate), hidden, nullptr, quantised}, {x.of(up), hidden, nullptr, quantised}, num_rows,
+                     {h.data(), width}, per_thread.data() + static_cast<size_t>(thread) * kGatedScratchFloats);
   });
   down.round_and_apply(h.data(), num_rows, out, pool);
 }

@@ -10,9 +10,10 @@ constexpr int64_t kFloatBytes = 4;
 int64_t packed_bytes(WeightFormat format, int64_t n, int64_t k) { return PackedLayout(format, n, k).total_bytes; }
 
 // A slice that does not begin on the border of an FP8 block is held as float32.
-WeightFormat slice_format(const TensorClass& c, const Slice& slice) {
+WeightFormat slice_format(const TensorClass& c, const Slice& slice, std::optional<WeightFormat> quantization) {
   const WeightFormat format = packed_format(c.spec.dtype);
-  return format == WeightFormat::kFp8Block && slice.first % kFp8BlockN != 0 ? WeightFormat::kF32 : format;
+  const bool stays = c.spec.kind == TensorKind::kRouter || c.spec.kind == TensorKind::kEmbedding;
+  return loaded_format(format == WeightFormat::kFp8Block && slice.first % kFp8BlockN != 0 ? WeightFormat::kF32 : format, stays ? std::nullopt : quantization);
 }
 
 // The latent projections of this rank's heads, in the three forms that attention takes; FP8 becomes float32.
@@ -23,7 +24,7 @@ int64_t latent_bytes(const TensorClass& c, const ModelConfig& config, const Slic
   return heads * (packed_bytes(format, rank, nope) + packed_bytes(format, nope, rank) + packed_bytes(format, v, rank));
 }
 
-int64_t slice_bytes(const TensorClass& c, const ModelConfig& config, const Layout& layout, int world_rank, const Slice& slice) {
+int64_t slice_bytes(const TensorClass& c, const ModelConfig& config, const Layout& layout, int world_rank, const Slice& slice, std::optional<WeightFormat> quantization) {
   if (c.spec.is_scale) return 0;  // lies in the packed matrix
   Shape shape = c.spec.shape;
   shape[static_cast<size_t>(c.shard.dim)] = slice.count;
@@ -32,7 +33,7 @@ int64_t slice_bytes(const TensorClass& c, const ModelConfig& config, const Layou
   if (c.module == "o_proj" && c.part == "bias" && layout.coords(world_rank).attn_tp > 0) return 0;
   const bool is_vector = c.spec.shape.size() == 1 || c.module == "shared_expert_gate";
   if (is_vector) return num_elements(shape) * kFloatBytes;
-  return packed_bytes(slice_format(c, slice), shape[0], shape[1]);
+  return packed_bytes(slice_format(c, slice, quantization), shape[0], shape[1]);
 }
 
 // One of an expert's tensors stands for the whole slot.
@@ -42,23 +43,23 @@ bool names_slot(const TensorClass& c) {
   return is_gate && is_first && !c.spec.is_scale;
 }
 
-int64_t slot_bytes(const TensorClass& c, const ModelConfig& config, const Layout& layout, int world_rank) {
+int64_t slot_bytes(const TensorClass& c, const ModelConfig& config, const Layout& layout, int world_rank, std::optional<WeightFormat> quantization) {
   const bool is_fused = c.shard.expert == TensorShard::kAllExperts;
   const WeightFormat format = c.spec.dtype == DType::kU8 ? WeightFormat::kMxfp4 : packed_format(c.spec.dtype);
-  return rank_expert_layout(format, config.hidden_size, config.moe.expert_intermediate, shard_of(layout, world_rank).expert, is_fused).slot_bytes;
+  return rank_expert_layout(format, config.hidden_size, config.moe.expert_intermediate, shard_of(layout, world_rank).expert, is_fused, quantization).slot_bytes;
 }
 
 }  // namespace
 
-RankBytes allocated_bytes(const std::vector<TensorClass>& classes, const ModelConfig& config, const Layout& layout, int64_t slots_per_rank, int world_rank) {
+RankBytes allocated_bytes(const std::vector<TensorClass>& classes, const ModelConfig& config, const Layout& layout, int64_t slots_per_rank, int world_rank, std::optional<WeightFormat> quantization) {
   RankBytes out;
   for (const TensorClass& c : classes) {
     if (c.spec.kind == TensorKind::kRoutedExpert) {
-      if (names_slot(c)) out.routed += c.count * slots_per_rank * slot_bytes(c, config, layout, world_rank);
+      if (names_slot(c)) out.routed += c.count * slots_per_rank * slot_bytes(c, config, layout, world_rank, quantization);
       continue;
     }
     const Slice slice = shard_slice(c.shard, c.spec, config, layout, world_rank);
-    rank_bytes_of(out, c.spec.kind) += c.count * slice_bytes(c, config, layout, world_rank, slice);
+    rank_bytes_of(out, c.spec.kind) += c.count * slice_bytes(c, config, layout, world_rank, slice, quantization);
   }
   return out;
 }

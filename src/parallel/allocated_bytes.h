@@ -7,7 +7,9 @@
 
 namespace cadre {
 
-// classes: of config (tensor_classes). slots_per_rank: of the expert placement, empty ones too.
-RankBytes allocated_bytes(const std::vector<TensorClass>& classes, const ModelConfig& config, const Layout& layout, int64_t slots_per_rank, int world_rank);
+// classes: of config (tensor_classes). slots_per_rank: of the expert placement, empty ones too. quantization: what weights of matrix
+// products become, but routers, embeddings, latent projections and MXFP4.
+RankBytes allocated_bytes(const std::vector<TensorClass>& classes, const ModelConfig& config, const Layout& layout, int64_t slots_per_rank, int world_rank,
+                          std::optional<WeightFormat> quantization = {});
 
 }  // namespace cadre

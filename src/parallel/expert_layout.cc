@@ -17,9 +17,9 @@ ExpertLayout::ExpertLayout(WeightFormat format, int64_t hidden, int64_t intermed
   slot_bytes = down_bias_offset + (bias ? aligned(hidden * 4) : 0);
 }
 
-ExpertLayout rank_expert_layout(WeightFormat format, int64_t hidden, int64_t intermediate, const Part& part, bool has_bias) {
+ExpertLayout rank_expert_layout(WeightFormat format, int64_t hidden, int64_t intermediate, const Part& part, bool has_bias, std::optional<WeightFormat> quantization) {
   const bool is_whole = part.of == 1 || intermediate % (kFp8BlockN * part.of) == 0;
-  return ExpertLayout(format == WeightFormat::kFp8Block && !is_whole ? WeightFormat::kF32 : format, hidden, part.of_total(intermediate).count, has_bias);
+  return ExpertLayout(loaded_format(format == WeightFormat::kFp8Block && !is_whole ? WeightFormat::kF32 : format, quantization), hidden, part.of_total(intermediate).count, has_bias);
 }
 
 }  // namespace cadre

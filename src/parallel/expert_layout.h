@@ -22,7 +22,7 @@ struct ExpertLayout {
 };
 
 // Of the part that a rank has of each expert. All experts of a layer are laid out alike, so FP8 ones whose parts do not all begin
-// on a scale block's border are float32.
-ExpertLayout rank_expert_layout(WeightFormat format, int64_t hidden, int64_t intermediate, const Part& part, bool has_bias);
+// on a scale block's border are float32. quantization: what they become then.
+ExpertLayout rank_expert_layout(WeightFormat format, int64_t hidden, int64_t intermediate, const Part& part, bool has_bias, std::optional<WeightFormat> quantization = {});
 
 }  // namespace cadre

@@ -62,7 +62,7 @@ StartBudget start_budget(const StartRequest& request) {
   const int64_t workspace = workspace_bytes(config, request.layout, request.max_rows, request.max_sequences, kActivationBytes) +
                             thread_bytes(config, request.num_threads);
   for (const int rank : request.ranks)
-    out.ranks.push_back({rank, allocated_bytes(classes, config, request.layout, slots, rank), exchange, workspace, 0});
+    out.ranks.push_back({rank, allocated_bytes(classes, config, request.layout, slots, rank, request.quantization), exchange, workspace, 0});
   return out;
 }
 

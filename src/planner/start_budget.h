@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@ struct StartRequest {
   const ModelConfig* config = nullptr;
   Layout layout;
   DType kv_dtype = DType::kF32;
+  std::optional<WeightFormat> quantization;  // of weights when they are loaded
   int64_t max_rows = 0, max_sequences = 0, num_threads = 1;  // threads of a rank
   bool is_fp8_dispatch = false;
   std::vector<int> ranks;  // world ranks of this machine

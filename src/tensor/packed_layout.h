@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "tensor/dtype.h"
 
@@ -56,6 +57,11 @@ constexpr WeightFormat packed_format(DType t) {
     case DType::kF8E4M3: return WeightFormat::kFp8Block;
     default: return WeightFormat::kF32;
   }
+}
+
+// What a matrix that is stored so becomes when it is loaded: MXFP4 stays, it has fewer bits already.
+constexpr WeightFormat loaded_format(WeightFormat stored, std::optional<WeightFormat> quantization) {
+  return quantization && stored != WeightFormat::kMxfp4 ? *quantization : stored;
 }
 
 }  // namespace cadre

@@ -1,5 +1,5 @@
-// Integer products by the vectors there are: AVX-512 with VNNI adds four 8-bit products in one instruction, AVX2 and AVX-512 without it in two or
-// three, everything else in plain loops. Integers are exact, so all give the same bits.
+// Integer products by the vectors there are: AVX-512 with VNNI adds four 8-bit products in one instruction, AVX2 in two to four, everything else in
+// plain loops. Integers are exact, so all give the same bits.
 #include "kernels/cpu/int_gemm.h"
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include "kernels/int_rows.h"
 #include "kernels/ref/int_rows.h"
 
+#define HWY_WANT_AVX3_DL 1
 #include "hwy/detect_targets.h"
 #undef HWY_DISABLED_TARGETS
 #define HWY_DISABLED_TARGETS (HWY_SSE4 | HWY_AVX3)
@@ -41,12 +42,16 @@ HWY_INLINE Ints broadcast(const int8_t* x) {
 }
 HWY_INLINE Ints low_nibbles(Ints v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
 HWY_INLINE Ints high_nibbles(Ints v) { return _mm512_and_si512(_mm512_srli_epi16(v, 4), _mm512_set1_epi8(15)); }
-// sums += four products each of unsigned weights and signed inputs.
-template <bool kIsSmall>
+// A vector of weights as sums take it; sums += four products each of unsigned weights and signed inputs.
+template <bool kIsInt4>
 struct Sums {
+  static constexpr bool kHasOffset = true;
+  using Weights = Ints;
+  static HWY_INLINE Weights prepare(Ints w) { return w; }
   Ints v;
   HWY_INLINE void clear(int32_t initial) { v = _mm512_set1_epi32(initial); }
-  HWY_INLINE void add(Ints w, Ints x) { v = _mm512_dpbusd_epi32(v, w, x); }
+  // _mm512_dpbusd_epi32, which the options that this target is compiled with do not include.
+  HWY_INLINE void add(Ints w, Ints x) { asm("vpdpbusd %2, %1, %0" : "+v"(v) : "v"(w), "v"(x)); }
   HWY_INLINE hn::Vec<I> get() const { return hn::Vec<I>{v}; }
 };
 #elif HWY_TARGET == HWY_AVX2
@@ -59,24 +64,36 @@ HWY_INLINE Ints broadcast(const int8_t* x) {
 }
 HWY_INLINE Ints low_nibbles(Ints v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
 HWY_INLINE Ints high_nibbles(Ints v) { return _mm256_and_si256(_mm256_srli_epi16(v, 4), _mm256_set1_epi8(15)); }
-// Two products at a time are added in 16 bits: 2 * 255 * 63 for kInt8, and for kInt4 those of a whole block, 16 * 15 * 127, stay below 2^15.
-template <bool kIsSmall>
-struct Sums {
+// Two products at a time are added in 16 bits. Those of a whole block of kInt4, 16 * 15 * 127, stay below 2^15; of kInt8 with offset weights not even two
+// would, so the weight's sign goes to the input: 2 * 127 * 127.
+template <bool kIsInt4>
+struct Sums;
+template <>
+struct Sums<true> {
+  static constexpr bool kHasOffset = true;
+  using Weights = Ints;
+  static HWY_INLINE Weights prepare(Ints w) { return w; }
   Ints v, narrow;
-  int32_t initial_value;
-  HWY_INLINE void clear(int32_t initial) {
-    v = _mm256_set1_epi32(initial);
-    if constexpr (kIsSmall) narrow = _mm256_setzero_si256();
+  HWY_INLINE void clear(int32_t initial) { v = _mm256_set1_epi32(initial), narrow = _mm256_setzero_si256(); }
+  HWY_INLINE void add(Weights w, Ints x) { narrow = _mm256_add_epi16(narrow, _mm256_maddubs_epi16(w, x)); }
+  HWY_INLINE hn::Vec<I> get() const { return hn::Vec<I>{_mm256_add_epi32(v, _mm256_madd_epi16(narrow, _mm256_set1_epi16(1)))}; }
+};
+template <>
+struct Sums<false> {
+  static constexpr bool kHasOffset = false;
+  struct Weights {
+    Ints value, magnitude;
+  };
+  static HWY_INLINE Weights prepare(Ints w) {
+    const Ints value = _mm256_xor_si256(w, _mm256_set1_epi8(-128));  // less 128
+    return {value, _mm256_abs_epi8(value)};
   }
-  HWY_INLINE void add(Ints w, Ints x) {
-    const Ints products = _mm256_maddubs_epi16(w, x);
-    if constexpr (kIsSmall) narrow = _mm256_add_epi16(narrow, products);
-    else v = _mm256_add_epi32(v, _mm256_madd_epi16(products, _mm256_set1_epi16(1)));
+  Ints v;
+  HWY_INLINE void clear(int32_t initial) { v = _mm256_set1_epi32(initial); }
+  HWY_INLINE void add(Weights w, Ints x) {
+    v = _mm256_add_epi32(v, _mm256_madd_epi16(_mm256_maddubs_epi16(w.magnitude, _mm256_sign_epi8(x, w.value)), _mm256_set1_epi16(1)));
   }
-  HWY_INLINE hn::Vec<I> get() const {
-    if constexpr (kIsSmall) return hn::Vec<I>{_mm256_add_epi32(v, _mm256_madd_epi16(narrow, _mm256_set1_epi16(1)))};
-    else return hn::Vec<I>{v};
-  }
+  HWY_INLINE hn::Vec<I> get() const { return hn::Vec<I>{v}; }
 };
 #else
 #define CADRE_PLAIN_INTS 1
@@ -125,7 +142,7 @@ HWY_INLINE void tile(const Block& b, const RowView* x, float* const* y) {
 #else
   Sums<kIsInt4> sums[kRows][kVecs];
   for (int r = 0; r < kRows; ++r)
-    for (int v = 0; v < kVecs; ++v) sums[r][v].clear(-x[r].sums[b.idx]);
+    for (int v = 0; v < kVecs; ++v) sums[r][v].clear(Sums<kIsInt4>::kHasOffset ? -x[r].sums[b.idx] : 0);
   if constexpr (kIsInt4) {
     for (int64_t k = 0; k < kInt4BlockK; k += 8) {
       Ints low[kRows], high[kRows];
@@ -141,7 +158,7 @@ HWY_INLINE void tile(const Block& b, const RowView* x, float* const* y) {
       Ints in[kRows];
       for (int r = 0; r < kRows; ++r) in[r] = broadcast(x[r].values + b.k0 + k);
       for (int v = 0; v < kVecs; ++v) {
-        const Ints w = load_weights(b.weights + k / 4 * kPanelColumns * 4 + v * kLanes * 4);
+        const auto w = Sums<false>::prepare(load_weights(b.weights + k / 4 * kPanelColumns * 4 + v * kLanes * 4));
         for (int r = 0; r < kRows; ++r) sums[r][v].add(w, in[r]);
       }
     }
@@ -194,7 +211,7 @@ void int_panel_impl(const PackedView& w, int64_t panel, const float* initial, Ro
 }
 
 // One block of up to layout.block inputs, of which `count` are there.
-void quantise_block(const float* x, int64_t count, int64_t block, float largest, int32_t offset, int8_t* values, float* scale, int32_t* sum) {
+void quantise_block(const float* x, int64_t count, int64_t block, int32_t offset, int8_t* values, float* scale, int32_t* sum) {
   const F df;
   const I di;
   HWY_ALIGN float padded[kInt8BlockK];
@@ -218,8 +235,8 @@ void quantise_block(const float* x, int64_t count, int64_t block, float largest,
     std::memset(values, 0, static_cast<size_t>(block));
     return;
   }
-  *scale = top / largest;
-  const auto inverse = hn::Set(df, largest / top);
+  *scale = top / kLargestInput;
+  const auto inverse = hn::Set(df, kLargestInput / top);
   auto sums = hn::Zero(di);
   for (int64_t i = 0; i < block; i += kLanes) {
     const auto q = hn::NearestInt(hn::Mul(hn::LoadU(df, x + i), inverse));
@@ -231,11 +248,10 @@ void quantise_block(const float* x, int64_t count, int64_t block, float largest,
 
 void quantise_row_impl(WeightFormat weights, const float* x, int64_t k, std::byte* out) {
   const IntRowLayout layout(weights, k);
-  const float largest = largest_input(weights);
   const int32_t offset = weight_offset(weights);
   for (int64_t b = 0; b < layout.num_blocks; ++b) {
     const int64_t first = b * layout.block;
-    quantise_block(x + first, std::min(layout.block, k - first), layout.block, largest, offset, reinterpret_cast<int8_t*>(out) + first,
+    quantise_block(x + first, std::min(layout.block, k - first), layout.block, offset, reinterpret_cast<int8_t*>(out) + first,
                    reinterpret_cast<float*>(out + layout.scales_offset) + b, reinterpret_cast<int32_t*>(out + layout.sums_offset) + b);
   }
 }

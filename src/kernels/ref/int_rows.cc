@@ -8,12 +8,10 @@
 
 namespace cadre {
 
-float largest_input(WeightFormat weights) { return weights == WeightFormat::kInt8 ? 63.0f : 127.0f; }
 int32_t weight_offset(WeightFormat weights) { return weights == WeightFormat::kInt8 ? 128 : 8; }
 
 void quantise_row_ref(WeightFormat weights, const float* x, int64_t k, std::byte* out) {
   const IntRowLayout layout(weights, k);
-  const float largest = largest_input(weights);
   int8_t* values = reinterpret_cast<int8_t*>(out);
   for (int64_t b = 0; b < layout.num_blocks; ++b) {
     const int64_t first = b * layout.block, count = std::min(layout.block, k - first);
@@ -30,8 +28,8 @@ void quantise_row_ref(WeightFormat weights, const float* x, int64_t k, std::byte
     } else if (most < kLeastQuantised) {
       scale = 0;
     } else {
-      scale = most / largest;
-      const float inverse = largest / most;
+      scale = most / kLargestInput;
+      const float inverse = kLargestInput / most;
       for (int64_t i = 0; i < count; ++i) {
         values[first + i] = static_cast<int8_t>(std::nearbyint(x[first + i] * inverse));
         sum += values[first + i];
