@@ -179,7 +179,8 @@ CheckedRun check_run(const EngineFlags& flags) {
   check_activation_dtype(out.config, layout, activation_dtype_of(flags));
   if (const auto format = parse_quantization(flags.quantization)) check_quantization(out.config, layout, *format, activation_dtype_of(flags));
   choose_experts_backend({.exchange = layout.exchange}, flags.moe_backend);  // names are checked before gigabytes are read
-  out.budget = planner::start_budget({.config = &out.config, .layout = layout, .kv_dtype = kv_dtype, .quantization = parse_quantization(flags.quantization), .max_rows = flags.max_num_batched_tokens, .max_sequences = flags.max_num_seqs,
+  out.budget = planner::start_budget({.config = &out.config, .layout = layout, .kv_dtype = kv_dtype, .quantization = parse_quantization(flags.quantization),
+                                      .max_rows = flags.max_num_batched_tokens, .max_sequences = flags.max_num_seqs,
                                       .num_threads = decoder_options(flags, out.resolved).num_threads, .is_fp8_dispatch = out.resolved.is_fp8_dispatch,
                                       .ranks = ranks_here(out.place, layout.world), .memory = read_memory(SystemFiles()).usable_bytes()});
   out.budget.set_kv_blocks(choose_kv_blocks(flags, out.budget, layout.world, out.max_model_len));

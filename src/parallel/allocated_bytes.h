@@ -3,7 +3,10 @@
 // to what a Decoder has allocated, to the byte.
 #pragma once
 
+#include <optional>
+
 #include "parallel/rank_bytes.h"
+#include "tensor/packed_layout.h"
 
 namespace cadre {
 

@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "parallel/rank_bytes.h"
 #include "planner/saturate.h"
+#include "tensor/packed_layout.h"
 
 namespace cadre::planner {
 
