@@ -29,7 +29,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using I = hn::CappedTag<int32_t, 16>;
 using F = hn::Rebind<float, I>;
 constexpr int kLanes = static_cast<int>(hn::MaxLanes(I()));
-constexpr int kVecs = static_cast<int>(kPanelColumns) / kLanes;
+[[maybe_unused]] constexpr int kVecs = static_cast<int>(kPanelColumns) / kLanes;  // not by plain loops
 constexpr int kTileRows = kLanes >= 16 ? 8 : kLanes == 8 ? 3 : 1;
 
 #if HWY_TARGET == HWY_AVX3_DL
