@@ -78,7 +78,11 @@ def experts_move_between_processes_and_answers_stay(cadre):
 
 def a_placement_set_by_hand_is_reached_and_a_bad_one_changes_nothing(cadre):
     with Processes() as processes:
-        expected = answers(Server(processes, cadre, ranks=1))
+        one = Server(processes, cadre, ranks=1)
+        expected = answers(one)
+        for method in ("GET", "PUT"):  # a server whose experts stay says how to have one where they move
+            status, text = request(one.port, method, "/expert_placement", "{}" if method == "PUT" else None)
+            assert status == 400 and "--enable-eplb" in text, text
         server = Server(processes, cadre, *RANKS, "--eplb-rebalance-num-iterations", "0")
         first = placement_of(server)
         for layer in first["layers"]:
