@@ -23,4 +23,7 @@ void quantise_row(WeightFormat weights, const float* x, int64_t k, std::byte* ou
 // x: [num_rows, stride] floats; out: num_rows of IntRowLayout::bytes.
 void quantise_rows(WeightFormat weights, const float* x, int64_t stride, int64_t num_rows, int64_t k, std::byte* out, ThreadPool& pool);
 
+// The same into the pool's scratch memory, for products with these weights.
+const std::byte* quantise_into_scratch(const PackedLayout& weights, const float* x, int64_t stride, int64_t num_rows, ThreadPool& pool);
+
 }  // namespace cadre

@@ -28,13 +28,6 @@ void gated_panel_into(const ExpertView& e, const GatedActivation& activation, in
   }
 }
 
-// x: [num_rows, k], dense.
-const std::byte* quantise_into_scratch(const PackedLayout& weights, const float* x, int64_t num_rows, ThreadPool& pool) {
-  std::byte* out = pool.scratch(static_cast<size_t>(num_rows * IntRowLayout(weights.format, weights.k).bytes));
-  quantise_rows(weights.format, x, weights.k, num_rows, weights.k, out, pool);
-  return out;
-}
-
 }  // namespace
 
 void GatedActivation::apply(const float* gate, const float* up, int64_t n, float* h) const {
@@ -94,7 +87,7 @@ void Experts::compute_grouped(const ExpertPairs& pairs, ExpertsWorkspace& w, Thr
   // Each row of x once, however many experts it goes to.
   const std::byte* x_quantised = nullptr;
   if (is_int(layout_.gate_up.format) && pairs.size() > 0)
-    x_quantised = quantise_into_scratch(layout_.gate_up, pairs.x, *std::max_element(pairs.row_of_pair.begin(), pairs.row_of_pair.end()) + 1, pool);
+    x_quantised = quantise_into_scratch(layout_.gate_up, pairs.x, hidden, *std::max_element(pairs.row_of_pair.begin(), pairs.row_of_pair.end()) + 1, pool);
   const auto first_row = [&](int64_t s) { return int64_t{w.first_row[static_cast<size_t>(s)]}; };
 
   const int64_t gate_panels = layout_.gate_up.num_panels();
@@ -105,7 +98,7 @@ void Experts::compute_grouped(const ExpertPairs& pairs, ExpertsWorkspace& w, Thr
                      w.per_thread.data() + static_cast<size_t>(thread) * kGatedScratchFloats);
   });
   if (layout_.rounds_inputs) round_rows_to_fp8(w.h.data(), pairs.size(), width, w.h.data(), pool);
-  const std::byte* h_quantised = is_int(layout_.down.format) ? quantise_into_scratch(layout_.down, w.h.data(), pairs.size(), pool) : nullptr;
+  const std::byte* h_quantised = is_int(layout_.down.format) ? quantise_into_scratch(layout_.down, w.h.data(), width, pairs.size(), pool) : nullptr;
   const int64_t h_stride = IntRowLayout(layout_.down.format, width).bytes;
   const int64_t down_panels = layout_.down.num_panels();
   pool.parallel_for(num_active * down_panels, [&](int64_t task, int) {
@@ -118,7 +111,7 @@ void Experts::compute_grouped(const ExpertPairs& pairs, ExpertsWorkspace& w, Thr
 void GatedMlp::forward(const SharedInput& x, int64_t num_rows, float* out, std::vector<float>& h, std::vector<float>& per_thread, ThreadPool& pool) const {
   const ExpertView e{gate.weight.view(), up.weight.view(), down.weight.view(), gate.bias_or_null(), up.bias_or_null(), down.bias_or_null()};
   const int64_t hidden = e.gate.k(), width = e.gate.n();
-  const std::byte* quantised = is_int(e.gate.layout.format) && num_rows > 0 ? quantise_into_scratch(e.gate.layout, x.plain, num_rows, pool) : nullptr;
+  const std::byte* quantised = is_int(e.gate.layout.format) && num_rows > 0 ? quantise_into_scratch(e.gate.layout, x.plain, hidden, num_rows, pool) : nullptr;
   pool.parallel_for(e.gate.layout.num_panels(), [&](int64_t panel, int thread) {
     gated_panel_into(e, activation, panel, {x.of(gate), hidden, nullptr, quantised}, {x.of(up), hidden, nullptr, quantised}, num_rows,
                      {h.data(), width}, per_thread.data() + static_cast<size_t>(thread) * kGatedScratchFloats);

@@ -232,9 +232,7 @@ void gemm(const PackedView& w, const float* bias, RowsIn x, int64_t num_rows, Ro
   if (num_rows == 0) return;
   if (is_int(w.layout.format) && !x.quantised && w.k() > 0) {
     CADRE_CHECK(!x.index, "rows by index, not quantised");
-    std::byte* rows = pool.scratch(static_cast<size_t>(num_rows * IntRowLayout(w.layout.format, w.k()).bytes));
-    quantise_rows(w.layout.format, x.base, x.stride, num_rows, w.k(), rows, pool);
-    x.quantised = rows;
+    x.quantised = quantise_into_scratch(w.layout, x.base, x.stride, num_rows, pool);
   }
   pool.parallel_for(w.layout.num_panels(), [&](int64_t panel, int) { gemm_panel(w, panel, bias, x, num_rows, y); });
 }

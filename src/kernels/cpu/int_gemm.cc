@@ -283,5 +283,11 @@ void quantise_rows(WeightFormat weights, const float* x, int64_t stride, int64_t
   pool.parallel_for((num_rows + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task, int) { rows(task * kRowsPerTask); });
 }
 
+const std::byte* quantise_into_scratch(const PackedLayout& weights, const float* x, int64_t stride, int64_t num_rows, ThreadPool& pool) {
+  std::byte* out = pool.scratch(static_cast<size_t>(num_rows * IntRowLayout(weights.format, weights.k).bytes));
+  quantise_rows(weights.format, x, stride, num_rows, weights.k, out, pool);
+  return out;
+}
+
 }  // namespace cadre
 #endif  // HWY_ONCE
